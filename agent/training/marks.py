@@ -1,0 +1,95 @@
+"""What a rank shows of its collectives while it trains: written to the header page, read by its agent.
+
+A process that hangs can tell nothing. Its page can: which collective of each group it issued last, and
+whether it is inside one. Numbers start anew in each generation, so that ranks can be compared.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import zlib
+from collections import deque
+
+from ..transfer.arena import UNNUMBERED, Header
+
+USUAL_OVER = 16
+"""The usual time of a step is the median over so many."""
+
+
+class Mark:
+    """The mark of one group. ``begin`` and ``end`` may be called from different threads."""
+
+    def __init__(self, slot: memoryview | None = None) -> None:
+        self._slot = slot
+        self._lock = threading.Lock()
+        self._issued = 0
+        self._next = 0
+        self._pending: dict[int, tuple[int, float]] = {}
+
+    def reset(self) -> None:
+        """A new generation begins."""
+        with self._lock:
+            self._issued = 0
+            self._pending.clear()
+            self._write()
+
+    def begin(self, *, numbered: bool = True) -> int:
+        """One collective is issued; the handle to ``end`` it by."""
+        with self._lock:
+            self._next += 1
+            self._issued += numbered
+            number = self._issued if numbered else UNNUMBERED
+            self._pending[self._next] = (number, time.monotonic())
+            self._write()
+            return self._next
+
+    def end(self, handle: int) -> None:
+        """It has come through, or broke. Ending it twice is harmless."""
+        with self._lock:
+            if self._pending.pop(handle, None) is not None:
+                self._write()
+
+    def oldest_pending_s(self) -> float:
+        """Seconds for which the oldest unfinished collective has been waited for, 0.0 without one."""
+        with self._lock:
+            began = min((since for _number, since in self._pending.values()), default=None)
+        return 0.0 if began is None else time.monotonic() - began
+
+    def _write(self) -> None:
+        if self._slot is None:
+            return
+        first = next(iter(self._pending.values()), None)
+        self._slot[1] = self._issued
+        self._slot[2] = 0 if first is None else first[0]
+
+
+class Marks:
+    """The marks of a process and the usual time of its steps, on its header page."""
+
+    def __init__(self, header: Header | None) -> None:
+        self._header = header
+        self._steps: deque[float] = deque(maxlen=USUAL_OVER)
+
+    def of_group(self, name: str, ranks: list[int]) -> Mark:
+        """A group's mark; one that finds no room on the page is kept and not shown."""
+        if self._header is None:
+            return Mark()
+        return Mark(self._header.group_slot(_key(name, ranks)))
+
+    def beat(self) -> None:
+        """A thread of this process runs: it is neither stopped nor does native code keep the GIL."""
+        if self._header is not None:
+            self._header.set("beat_ns", time.monotonic_ns())
+
+    def stepped(self, step_ms: float) -> None:
+        if self._header is not None:
+            self._steps.append(step_ms)
+            self._header.set("usual_ns", int(statistics.median(self._steps) * 1e6))
+
+
+def _key(name: str, ranks: list[int]) -> int:
+    """Alike on all members: torch gives a group one name everywhere, but not one group one name."""
+    text = f"{name}:{','.join(map(str, ranks))}".encode()
+    return zlib.crc32(text) << 24 | zlib.adler32(text) & 0xFFFFFF

@@ -1,0 +1,119 @@
+"""Handles of collectives that never let a broken generation surface inside forward or backward."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work
+from torch.futures import Future
+
+from .errors import GenerationOver
+from .latch import Latch
+
+Tensors = list[Any]  # what torch hands to a collective: tensors, or lists of tensors
+
+
+class LatchedWork(Work):
+    """Wraps the inner group's work; ``inner`` None is work that was finished before it began."""
+
+    def __init__(
+        self, latch: Latch, inner: Any, result: Tensors, ended: Callable[[], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._latch = latch
+        self._inner = inner
+        self._result = result
+        self._generation = latch.generation
+        self._inside = latch.inside
+        self._ended = ended
+        self._future: Future[Tensors] | None = None
+
+    def wait(self, timeout: datetime.timedelta | None = None) -> bool:
+        if self._inner is None:
+            return True
+        try:
+            self._inner.wait(timeout) if timeout is not None else self._inner.wait()
+        except RuntimeError as error:
+            if self._latch.fail(error, self._generation):
+                self._latch.answer()
+        finally:
+            self._end()
+        return True
+
+    def is_completed(self) -> bool:
+        return (
+            self._inner is None or self._latch.error is not None or bool(self._inner.is_completed())
+        )
+
+    def is_success(self) -> bool:
+        return self._inner is None or bool(self._inner.is_success())
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Tensors:
+        return self._result
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def _source_rank(self) -> int:
+        return int(self._inner._source_rank()) if self._inner is not None else -1
+
+    def source_rank(self) -> int:
+        return self._source_rank()
+
+    def get_future(self) -> Future[Tensors]:
+        if self._future is None:
+            self._future = self._make_future()
+        return self._future
+
+    def _make_future(self) -> Future[Tensors]:
+        future: Future[Tensors] = Future()
+        if self._inner is None:
+            future.set_result(self._result)
+            return future
+        try:
+            inner = self._inner.get_future()
+        except RuntimeError as error:
+            self._latch.fail(error, self._generation)
+            self._end()
+            self._settle(future, error)
+            return future
+        # Called by the inner group's thread, or at once.
+        inner.add_done_callback(lambda done: self._forward(done, future))
+        return future
+
+    def _forward(self, done: Any, future: Future[Tensors]) -> None:
+        broken: BaseException | None = None
+        try:
+            done.value()
+        except RuntimeError as error:
+            broken = error
+            self._latch.fail(error, self._generation)
+        self._end()
+        self._settle(future, broken)
+
+    def _settle(self, future: Future[Tensors], broken: BaseException | None) -> None:
+        if broken is None or self._inside:
+            if broken is not None:
+                self._latch.swallowed = True
+            future.set_result(self._result)
+        else:
+            future.set_exception(GenerationOver(str(broken)))  # type: ignore[arg-type]  # torch's stub
+
+    def _end(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+
+
+def tensors_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensors:
+    """What a collective fills: its first argument, as a list (empty for a barrier)."""
+    first = arguments[0] if arguments else next(iter(keywords.values()), None)
+    if isinstance(first, torch.Tensor):
+        return [first]
+    return first if isinstance(first, list) else []

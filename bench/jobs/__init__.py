@@ -1,0 +1,1 @@
+"""One training job under different keepers, and the same faults for each: what benchmarks compare."""

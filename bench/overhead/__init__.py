@@ -1,0 +1,1 @@
+"""``make bench-overhead``: what protection costs a step while nothing fails."""

@@ -1,0 +1,1 @@
+"""``make bench-transfer``: one state moved between two processes in every way we have."""
