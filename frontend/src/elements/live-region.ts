@@ -11,6 +11,12 @@ declare global {
   }
 }
 
+interface Swap {
+  elt: Element;
+  shouldSwap: boolean;
+  serverResponse: string;
+}
+
 const LEAST_MS = 1_000;
 
 let hub: Live | null = null;
@@ -19,9 +25,16 @@ export function useLive(live: Live): void {
   hub = live;
 }
 
+/** What tells the entries of a list apart, in the order they are shown. */
+function entries(within: ParentNode): string[] {
+  return [...within.querySelectorAll<HTMLElement>("[data-entry]")].map(
+    ({ dataset }) => dataset.entry ?? "",
+  );
+}
+
 /**
  * Attributes: `data-topics` (space separated), `data-wait` (least seconds between two reads), `data-every` (read by the
- * clock too, in seconds, while the page is seen), `data-hold` (do not move rows under a pointer or focus: count instead).
+ * clock too, in seconds, while the page is seen), `data-hold` (do not move rows under a pointer: count instead).
  */
 export class LiveRegion extends HTMLElement {
   private stop: (() => void) | null = null;
@@ -29,16 +42,19 @@ export class LiveRegion extends HTMLElement {
   private timer = 0;
   private reading = false;
   private again = false;
-  private news = 0;
+  /** They have asked for what the pill counts. */
+  private wanted = false;
+  private dropped = false;
   private clock = 0;
 
   connectedCallback(): void {
     const topics = new Set((this.dataset.topics ?? "").split(" "));
     this.stop =
       hub?.listen((named) => {
-        if (named.some((topic) => topics.has(topic))) this.hear();
+        if (named.some((topic) => topics.has(topic))) this.schedule();
       }) ?? null;
     this.addEventListener("htmx:configRequest", this.ask);
+    this.addEventListener("htmx:beforeSwap", this.mayChange);
     this.addEventListener("htmx:afterRequest", this.answered);
     const every = Number(this.dataset.every ?? 0);
     if (every > 0) {
@@ -54,15 +70,6 @@ export class LiveRegion extends HTMLElement {
     window.clearInterval(this.clock);
   }
 
-  private hear(): void {
-    if (this.held()) {
-      this.news += 1;
-      this.showPill();
-    } else {
-      this.schedule();
-    }
-  }
-
   /** Whether a person is busy in here: nothing moves under the pointer, nothing steals the focus. */
   private held(): boolean {
     const focus = document.activeElement;
@@ -70,18 +77,32 @@ export class LiveRegion extends HTMLElement {
     return inside || ("hold" in this.dataset && this.matches(":hover"));
   }
 
-  private showPill(): void {
+  /** An answer that finds somebody busy in here waits until they leave; the pill counts its entries that are not shown. */
+  private mayChange = (event: Event): void => {
+    const { detail } = event as CustomEvent<Swap>;
+    if (detail.elt !== this || !detail.shouldSwap || this.wanted || !this.held()) return;
+    detail.shouldSwap = false;
+    this.dropped = true;
+    this.addEventListener("mouseleave", this.left);
+    this.addEventListener("focusout", this.left);
     const pill = this.querySelector<HTMLButtonElement>("[data-new]");
-    if (!pill) {
-      this.addEventListener("focusout", () => this.schedule(), { once: true });
-      return;
-    }
-    pill.hidden = false;
-    pill.textContent = `${this.news} new`;
-    pill.onclick = () => this.read();
-    this.addEventListener("mouseleave", () => this.schedule(), { once: true });
-    this.addEventListener("focusout", () => this.schedule(), { once: true });
-  }
+    if (!pill) return;
+    const shown = new Set(entries(this));
+    const answer = new DOMParser().parseFromString(detail.serverResponse, "text/html");
+    const missing = entries(answer).filter((entry) => !shown.has(entry)).length;
+    pill.hidden = missing === 0;
+    pill.textContent = `${missing} new`;
+    pill.onclick = () => {
+      this.wanted = true;
+      this.read();
+    };
+  };
+
+  private left = (): void => {
+    this.removeEventListener("mouseleave", this.left);
+    this.removeEventListener("focusout", this.left);
+    this.schedule();
+  };
 
   private schedule(): void {
     if (this.timer) return;
@@ -89,8 +110,7 @@ export class LiveRegion extends HTMLElement {
     const pause = Math.max(0, this.lastRead + least - performance.now());
     this.timer = window.setTimeout(() => {
       this.timer = 0;
-      if (this.held()) this.hear();
-      else this.read();
+      this.read();
     }, pause);
   }
 
@@ -114,13 +134,14 @@ export class LiveRegion extends HTMLElement {
     const { xhr, elt } = (event as CustomEvent<{ xhr: XMLHttpRequest; elt: Element }>).detail;
     if (elt !== this) return;
     this.reading = false;
+    if (!this.again) this.wanted = false;
     if (xhr.status === 401) hub?.signOut();
     if (xhr.status === 0) hub?.unanswered();
     if (xhr.status === 200 || xhr.status === 304) {
       hub?.answered();
-      this.news = 0;
       const etag = xhr.getResponseHeader("ETag");
-      if (etag) this.dataset.etag = etag;
+      if (etag && !this.dropped) this.dataset.etag = etag;
+      this.dropped = false;
       if (this.querySelector("[data-done]")) this.finish();
     }
     if (this.again) {
