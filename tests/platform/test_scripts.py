@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 from pathlib import Path
@@ -91,3 +92,32 @@ def test_the_front_end_is_checked_with_the_npm_beside_python(
 def test_no_npm_is_no_pass(checks: ModuleType) -> None:
     with pytest.raises(SystemExit, match="there is no npm"):
         checks.main()
+
+
+@pytest.mark.parametrize(
+    ("failed", "alone", "status", "tries"),
+    [
+        ([], 0, 0, 1),
+        (["t.py::a"], 0, 0, 2),
+        (["t.py::a"], 1, 1, 2),
+        (["t.py::a", "t.py::b", "t.py::c"], 0, 1, 1),
+    ],
+    ids=["nothing fails", "passes alone", "fails alone", "too many"],
+)
+def test_a_few_that_fail_beside_others_are_tried_alone_and_named(
+    failed: list[str], alone: int, status: int, tries: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    module, ran = script("run_tests"), []
+
+    def pytest_(environment: dict[str, str], arguments: list[str]) -> int:
+        ran.append((environment, arguments))
+        return alone if len(ran) == 2 else int(bool(failed))
+
+    monkeypatch.setattr(module, "_pytest", pytest_)
+    monkeypatch.setattr(module, "FAILED", tmp_path / "lastfailed")
+    module.FAILED.write_text(json.dumps(dict.fromkeys(failed, True)))
+    assert module._whole({"A": "b", module.FILE: "proven"}, ["-n", "2"], 2) == status
+    assert len(ran) == tries
+    assert ran[1:] == [({"A": "b"}, failed)][: tries - 1]
+    assert ("UNSTEADY" in capsys.readouterr().out) == (tries == 2 and alone == 0)
