@@ -58,8 +58,7 @@ def _whole(environment: dict[str, str], arguments: list[str], unsteady: int) -> 
     if not 0 < len(failed) <= unsteady:
         return status
     print(f"test: {len(failed)} failed beside the others; once more, alone", flush=True)
-    alone = {name: value for name, value in environment.items() if name != FILE}
-    status = _pytest(alone, failed)
+    status = _pytest(environment, failed)
     if status == 0:
         print("test: UNSTEADY, passed only alone:", *failed, sep="\n  ", flush=True)
     return status

@@ -50,7 +50,10 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    path = os.environ.get(FILE)
-    if path and not hasattr(session.config, "workerinput"):
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(json.dumps(_of_this_run, indent=1))
+    """Added to what is there: whoever begins a whole run removes the file; a test may be run again, alone."""
+    file = os.environ.get(FILE)
+    if file and not hasattr(session.config, "workerinput"):
+        path = Path(file)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = json.loads(path.read_text()) if path.exists() else []
+        path.write_text(json.dumps([*before, *_of_this_run], indent=1))

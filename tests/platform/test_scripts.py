@@ -117,7 +117,7 @@ def test_a_few_that_fail_beside_others_are_tried_alone_and_named(
     monkeypatch.setattr(module, "_pytest", pytest_)
     monkeypatch.setattr(module, "FAILED", tmp_path / "lastfailed")
     module.FAILED.write_text(json.dumps(dict.fromkeys(failed, True)))
-    assert module._whole({"A": "b", module.FILE: "proven"}, ["-n", "2"], 2) == status
+    assert module._whole({"A": "b"}, ["-n", "2"], 2) == status
     assert len(ran) == tries
     assert ran[1:] == [({"A": "b"}, failed)][: tries - 1]
     assert ("UNSTEADY" in capsys.readouterr().out) == (tries == 2 and alone == 0)
