@@ -180,6 +180,8 @@ def error_page(request: HttpRequest, viewer: Viewer, error: DomainError) -> Http
     """Forbidden, not found and the like, each in its own words."""
     words = {403: "You cannot see this", 404: "There is nothing here"}
     headline = words.get(error.status, "This did not work")
+    if error.code == "ledger_broken":
+        headline = "The ledger does not hold"
     page = Page(headline, "", "error.html", {"error": error, "headline": headline}, [])
     return show(request, viewer, page, sequence_now(), status=error.status)
 

@@ -109,7 +109,7 @@ class JobDetailOutput(JobOutput):
 
 
 class StateReleasedOutput(serializers.Serializer[Any]):
-    """``ranks``: whose state agents were told to let go of."""
+    """``ranks``: whose state agents were told to let go of, held in memory or parked on disk."""
 
     ranks = serializers.ListField(child=serializers.IntegerField())
 

@@ -25,6 +25,9 @@ CHOICES = (
 )
 FOUND_MAX = 20
 
+Found = tuple[str, str, str, str]
+"""Kind, name, address, and the mark of what is no real machine or run."""
+
 
 @action_view
 def preferences(request: HttpRequest, viewer: Viewer) -> HttpResponse:
@@ -44,31 +47,49 @@ def preferences(request: HttpRequest, viewer: Viewer) -> HttpResponse:
 def search(request: HttpRequest, viewer: Viewer) -> Page | HttpResponse:
     """Nodes, jobs and incidents by name; straight to the page when there is exactly one."""
     words = text_of(request.GET.get("q", ""))[:120]
-    found: list[tuple[str, str, str]] = []
+    found: list[Found] = []
     if words:
         found = _incidents(viewer, words) + _jobs(viewer, words) + _nodes(viewer, words)
     if len(found) == 1:
         return redirect(found[0][2])
-    context = {"words": words, "found": found[:FOUND_MAX], "num_found": len(found)}
-    return Page("Search", "", "search.html", context, [])
+    shown = found[:FOUND_MAX]
+    context = {"words": words, "found": shown, "num_found": len(found)}
+    demo = any(mark == "demo" for *_, mark in shown)
+    return Page("Search", "", "search.html", context, [], is_demo=demo)
 
 
-def _incidents(viewer: Viewer, words: str) -> list[tuple[str, str, str]]:
+def _incidents(viewer: Viewer, words: str) -> list[Found]:
     number = number_of(words.upper().removeprefix("INC-"))
     if number is None:
         return []
     rows = job_reads.incidents_visible(viewer).filter(pk=number)
-    return [("Incident", row.number, reverse("incident", args=[row.pk])) for row in rows]
+    return [
+        ("Incident", row.number, reverse("incident", args=[row.pk]), _demo(row.is_demo))
+        for row in rows
+    ]
 
 
-def _jobs(viewer: Viewer, words: str) -> list[tuple[str, str, str]]:
+def _jobs(viewer: Viewer, words: str) -> list[Found]:
     rows = job_reads.jobs_visible(viewer).filter(name__icontains=words)[: FOUND_MAX + 1]
-    return [("Job", row.name, reverse("job", args=[row.pk])) for row in rows]
+    return [("Job", row.name, reverse("job", args=[row.pk]), _demo(row.is_demo)) for row in rows]
 
 
-def _nodes(viewer: Viewer, words: str) -> list[tuple[str, str, str]]:
+def _nodes(viewer: Viewer, words: str) -> list[Found]:
     if not sees_fleet(viewer):
         return []
     match = Q(name__icontains=words) | Q(hostname__icontains=words) | Q(gpus__uuid__iexact=words)
-    rows = node_reads.nodes_list(viewer).filter(match).distinct()[: FOUND_MAX + 1]
-    return [("Node", row.name, reverse("node", args=[row.pk])) for row in rows]
+    rows = node_reads.nodes_list(viewer).filter(match).distinct()
+    simulated = set(rows.filter(gpus__simulated=True).values_list("pk", flat=True)[:FOUND_MAX])
+    return [
+        (
+            "Node",
+            row.name,
+            reverse("node", args=[row.pk]),
+            "simulated" if row.pk in simulated else "",
+        )
+        for row in rows[: FOUND_MAX + 1]
+    ]
+
+
+def _demo(is_demo: bool) -> str:
+    return "demo" if is_demo else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest
@@ -15,6 +16,7 @@ from yoco_platform.core.auth import Viewer
 
 from .. import charts, formatting, svg
 from ..entered import number_of
+from ..formatting import NBSP
 from ..queries.incident import last_step, next_step
 from ..queries.job import (
     GenerationRow,
@@ -91,7 +93,6 @@ def state(viewer: Viewer, job_id: int) -> dict[str, Any]:
         "generations": rows,
         "ribbon": _ribbon(rows),
         "point": last[0] if last else None,
-        "costs": cost_words(job),
         "lost_steps": sum(incident.lost_steps or 0 for incident in incidents),
         "num_incidents": len(incidents),
         "paused_s": sum((incident.pause_ms or 0.0) for incident in incidents) / 1000,
@@ -104,28 +105,32 @@ def state(viewer: Viewer, job_id: int) -> dict[str, Any]:
     }
 
 
-def cost_words(job: Job) -> str:
-    """What keeping the state twice costs a step, as rank 0 measured it; "" before it has."""
-    costs = job.costs
-    if not costs:
-        return ""
+COSTS = (
+    ("On the training thread", "{prepare_ms} to prepare, {vote_ms} to vote"),
+    ("Shadow, on its own node", "{shadow_bytes} copied in {shadow_ms} beside the step"),
+    ("Buddy, on another node", "{buddy_bytes} copied in {buddy_ms} beside the step"),
+    ("Wait for the buddy", "{buddy_wait_ms} at the end of the step"),
+    ("Private state, before the vote", "{private_bytes} to the buddy"),
+    (
+        "Micro-batches",
+        "{micro_batch_bytes} kept in {micro_batch_store_ms}, agreed in {micro_batch_agree_ms}",
+    ),
+)
 
-    def part(name: str, where: str) -> str:
-        size, spent = costs[f"{name}_bytes"], costs[f"{name}_ms"]
-        return f"{formatting.size(int(size))} copied {where} in {spent:.1f} ms beside the step"
 
-    parts = [
-        part(name, where)
-        for name, where in (("shadow", "on its own node"), ("buddy", "to another node"))
-        if {f"{name}_bytes", f"{name}_ms"} <= costs.keys()
-    ]
-    if "private_bytes" in costs:
-        parts.append(f"{formatting.size(int(costs['private_bytes']))} to the buddy before the vote")
-    parts.append(
-        f"{costs.get('prepare_ms', 0.0):.1f} ms to prepare and {costs.get('vote_ms', 0.0):.1f} ms "
-        "to vote on the training thread"
-    )
-    return f"redundancy {(job.inventory or {}).get('redundancy', 'unknown')}: " + "; ".join(parts)
+def cost_rows(job: Job) -> list[tuple[str, str]]:
+    """(part, what it costs a step) as rank 0 measured it; what this job does not have is left out."""
+    measured = {
+        key: formatting.size(int(value)) if key.endswith("_bytes") else f"{value:.1f}{NBSP}ms"
+        for key, value in job.costs.items()
+        if key != "step"
+    }
+    rows: list[tuple[str, str]] = []
+    for part, words in COSTS:
+        wanted = {name for _, name, _, _ in Formatter().parse(words) if name}
+        if wanted <= measured.keys():
+            rows.append((part, words.format(**measured)))
+    return rows
 
 
 def _ribbon(rows: list[GenerationRow]) -> Any:
@@ -163,7 +168,7 @@ def proof(viewer: Viewer, job_id: int) -> dict[str, Any]:
 def inventory(viewer: Viewer, job_id: int) -> dict[str, Any]:
     """What the engine protects, and what it saw and does not."""
     job = selectors.job_get(viewer, job_id)
-    return {"job": job, "inventory": job.inventory}
+    return {"job": job, "inventory": job.inventory, "costs": cost_rows(job)}
 
 
 def _sources(incident: Any) -> str:  # Any: an Incident with its migrations and moves

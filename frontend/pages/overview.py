@@ -60,7 +60,9 @@ REGIONS = {
 def overview_page(request: HttpRequest, viewer: Viewer) -> Page:
     context = {**state(viewer), **jobs(viewer), **events(viewer)}
     context["topic_list"] = " ".join(topics_of(viewer))
-    demo = any(row.job.is_demo for row in context["rows"])
+    demo = any(row.job.is_demo for row in context["rows"]) or any(
+        one.is_demo for one in [*context["entries"], *context["standings"]]
+    )
     return Page(
         "Overview", "overview", "overview/page.html", context, topics_of(viewer), is_demo=demo
     )

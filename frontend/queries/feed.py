@@ -25,6 +25,7 @@ class Entry:
     pk: int
     subject: str
     words: str
+    is_demo: bool = False
 
 
 def feed(viewer: Viewer, *, limit: int = 12) -> list[Entry]:
@@ -53,7 +54,7 @@ def _incidents(viewer: Viewer, limit: int) -> list[Entry]:
         entries.append(
             Entry(
                 incident.observed_at, Look("fail", "Incident"), "incident", incident.pk, number,
-                incident.summary,
+                incident.summary, incident.is_demo,
             )
         )  # fmt: skip
         for step in incident.transitions.all():
@@ -61,7 +62,8 @@ def _incidents(viewer: Viewer, limit: int) -> list[Entry]:
                 continue
             look = incident_look(step.to_state, incident.verdict)
             words = f"{look.word.lower()}: {step.reason}" if step.reason else look.word.lower()
-            entries.append(Entry(step.at, look, "incident", incident.pk, number, words))
+            demo = incident.is_demo
+            entries.append(Entry(step.at, look, "incident", incident.pk, number, words, demo))
     return entries
 
 
@@ -75,5 +77,5 @@ def _jobs(viewer: Viewer, limit: int) -> list[Entry]:
                 continue
             look = job_look(step.to_state)
             words = f"{look.word.lower()}: {step.reason}"
-            entries.append(Entry(step.at, look, "job", job.pk, job.name, words))
+            entries.append(Entry(step.at, look, "job", job.pk, job.name, words, job.is_demo))
     return entries

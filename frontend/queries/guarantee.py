@@ -31,7 +31,10 @@ ENTRIES_DRAWN_MAX = 20_000
 
 @dataclass(frozen=True)
 class Standing:
-    """One running contract year in a tile. ``allowed`` None: the terms have no target."""
+    """One running contract year in a tile. ``allowed`` None: the terms have no target.
+
+    ``broken``: somebody changed its ledger, so that no figure is shown.
+    """
 
     contract_id: int
     name: str
@@ -40,13 +43,14 @@ class Standing:
     look: Look
     percent: str
     target: str
-    covered: int
-    qualifying: int
-    missed: int
-    averted: int
+    covered: int | None
+    qualifying: int | None
+    missed: int | None
+    averted: int | None
     allowed: int | None
     misses_left: int
     bar: SafeString
+    broken: bool = False
 
 
 @dataclass(frozen=True)
@@ -128,8 +132,11 @@ def standings(viewer: Viewer) -> list[Standing]:
     for contract in selectors.contracts_list(viewer)[:20]:
         try:
             summary = selectors.year_summary(viewer, contract)
-        except (YearUnknown, LedgerBroken):
-            continue  # the page of the contract says which entry does not hold
+        except YearUnknown:
+            continue
+        except LedgerBroken:
+            found.append(broken_standing(contract))
+            continue
         evaluation = summary.evaluation
         counts = evaluation.counts
         found.append(
@@ -151,6 +158,15 @@ def standings(viewer: Viewer) -> list[Standing]:
             )
         )
     return found
+
+
+def broken_standing(contract: Contract) -> Standing:
+    """No figure of a ledger that somebody changed; the contract's page says which entry does not hold."""
+    return Standing(
+        contract_id=contract.pk, name=contract.number, year_label="", is_demo=contract.is_demo,
+        look=Look("fail", "Ledger broken"), percent="\u2013", target="", covered=None, qualifying=None,
+        missed=None, averted=None, allowed=None, misses_left=0, bar=SafeString(""), broken=True,
+    )  # fmt: skip
 
 
 def year_label(year: ContractYear, contract: Contract) -> str:

@@ -142,6 +142,7 @@ class IncidentPage:
     span_s: float
     tick_s: float
     survivors: int
+    simulated: bool
 
     @property
     def running(self) -> StageRow | None:
@@ -158,6 +159,14 @@ class IncidentPage:
     @property
     def bytes_moved(self) -> int:
         return sum(move.bytes_moved for move in self.moves)
+
+    @property
+    def stacks(self) -> list[dict[str, Any]]:
+        """Where ranks hung: rank, node, at (None: not kept), text. Any: JSON from the database."""
+        return [
+            {**stack, "at": datetime.fromisoformat(stack["at"]) if stack.get("at") else None}
+            for stack in self.incident.evidence.get("stacks", [])
+        ]
 
     @property
     def same_batches(self) -> tuple[int, int]:
@@ -213,6 +222,9 @@ def incident_page(viewer: Viewer, incident_id: int, now: datetime) -> IncidentPa
         span_s=tick * -(-span // tick),
         tick_s=tick,
         survivors=incident.job.world_size - len(moves),
+        simulated=incident.job.workers.filter(
+            attempt=incident.attempt, node__gpus__simulated=True
+        ).exists(),
     )
 
 

@@ -17,6 +17,7 @@ from django_vite.core.asset_loader import DjangoViteAssetLoader
 from django_vite.core.exceptions import DjangoViteAssetNotFoundError
 
 from jobs.states import Source
+from yoco_platform.core import clock
 
 from .. import formatting, svg
 from ..preferences import theme_of
@@ -145,20 +146,29 @@ FORMS = {
     "short": "%-d %b %H:%M:%S",
     "minute": "%-d %b %H:%M",
 }
+DATED = ("short", "minute")
+"""Forms with a day and no year: of another year than this one they say which."""
 
 
 @register.simple_tag
 def moment(at: datetime | None, form: str = "short") -> SafeString | str:
-    """A ``<time>`` in the reader's zone, with the whole instant and its zone in the title."""
+    """A ``<time>`` in the reader's zone, with the whole instant and its zone in the title.
+
+    ``lately`` is a clock time today and has its day on every other day.
+    """
     if at is None:
         return formatting.DASH
-    local = timezone.localtime(at)
+    local, today = timezone.localtime(at), timezone.localtime(clock.now())
+    if form == "lately":
+        form = "clock" if local.date() == today.date() else "short"
     if form == "millis":
         words = f"{local:%H:%M:%S}.{local.microsecond // 1000:03d}"
     elif form == "full":
         words = f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}"
     else:
         words = local.strftime(FORMS[form])
+        if form in DATED and local.year != today.year:
+            words = words.replace(f"{local:%b}", f"{local:%b %Y}", 1)
     title = f"{local:%Y-%m-%d %H:%M:%S}.{local.microsecond // 1000:03d} {local:%Z}"
     return format_html('<time datetime="{}" title="{}">{}</time>', iso(at), title, words)
 

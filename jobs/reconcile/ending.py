@@ -8,7 +8,7 @@ from yoco_platform.core.models import ApiToken
 from ..models import Job, JobTransition, Parking, Worker
 from ..recovery.positions import applied
 from ..services.incidents import incident_end
-from ..services.jobs import workers_stop
+from ..services.jobs import state_let_go, workers_stop
 from ..services.migrations import migration_fail
 from ..services.orders import order_create
 from ..services.parkings import parking_step
@@ -95,9 +95,17 @@ def clear_away(view: View) -> bool:
     if job.state != JobState.FAILED and keeping:
         # The last generation too: nothing comes after it.
         state_release(view, before=job.generation + 1)
+    if job.state != JobState.FAILED and _older_kept(job):
+        state_let_go(job=job, reason=f"the job is {job.state}: {job.end_reason}")
     if alive:
         workers_stop(job=job, workers=alive, reason=f"the job is {job.state}: {job.end_reason}")
     return bool(alive)
+
+
+def _older_kept(job: Job) -> bool:
+    """Whether agents hold state of an attempt before the last one."""
+    kept = Worker.objects.filter(job=job, holds_state=True)
+    return kept.exclude(attempt=job.attempt).exists()
 
 
 def _parking_closed(view: View, parking: Parking) -> None:

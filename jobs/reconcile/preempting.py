@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
 from django.conf import settings
+from django.db.models import F
 
 from nodes import selectors as node_reads
 from nodes.selectors import NodeView
 from yoco_platform.core.models import Cluster
 
 from .. import selectors
-from ..models import Job, Parking, Worker
+from ..models import Incident, Job, Migration, Parking, Worker
 from ..placement import Slot
 from ..preemption import Candidate, Choice, Need, places_for
 from ..services.incidents import incident_waits
@@ -134,14 +137,52 @@ def _candidates(
     job = view.job
     others = Job.objects.filter(
         cluster_id=job.cluster_id, pool=job.pool, state__in=JOB_LIVE
-    ).exclude(pk=job.pk)
-    return [_candidate(view, other, usable, nodes) for other in others[:CANDIDATES_MAX]]
+    ).exclude(pk=job.pk)[:CANDIDATES_MAX]
+    around = _around(view, [other.pk for other in others])
+    return [_candidate(other, around, usable, nodes) for other in others]
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What goes on around the other jobs, each by job id: read as often for many jobs as for few."""
+
+    workers: dict[int, list[Worker]]
+    recovering: set[int]
+    moving: set[int]
+    giving: set[int]
+    failed: dict[int, str]
+    """what a parking that failed lately said"""
+    parked_today: Counter[int]
+
+
+def _around(view: View, ids: list[int]) -> _Around:
+    workers: dict[int, list[Worker]] = {}
+    alive = Worker.objects.filter(
+        job__in=ids, attempt=F("job__attempt"), state__in=WORKER_ALIVE
+    ).order_by("pk")
+    for worker in alive:
+        workers.setdefault(worker.job_id, []).append(worker)
+    incidents = Incident.objects.filter(job__in=ids, state__in=INCIDENT_OPEN)
+    migrations = Migration.objects.filter(job__in=ids, state__in=MIGRATION_OPEN)
+    parkings = Parking.objects.filter(job__in=ids).order_by("pk")
+    lately = view.now - FAILED_LATELY
+    failed = parkings.filter(state=ParkingState.FAILED, state_since__gt=lately)
+    return _Around(
+        workers=workers,
+        recovering=set(incidents.values_list("job_id", flat=True)),
+        moving=set(migrations.values_list("job_id", flat=True)),
+        giving=set(parkings.filter(state__in=PARKING_OPEN).values_list("job_id", flat=True)),
+        failed=dict(failed.values_list("job_id", "words")),
+        parked_today=Counter(
+            parkings.filter(parked_at__gt=view.now - DAY).values_list("job_id", flat=True)
+        ),
+    )
 
 
 def _candidate(
-    view: View, other: Job, usable: dict[int, NodeView], nodes: dict[int, NodeView]
+    other: Job, around: _Around, usable: dict[int, NodeView], nodes: dict[int, NodeView]
 ) -> Candidate:
-    workers = Worker.objects.filter(job=other, attempt=other.attempt, state__in=WORKER_ALIVE)
+    workers = around.workers.get(other.pk, [])
     ranks: list[Slot] = []
     standbys: list[Slot] = []
     for worker in workers:
@@ -150,7 +191,6 @@ def _candidate(
         if node is not None:
             slot = Slot(node.id, worker.gpu_index, node.name, node.failure_domain, model)
             (standbys if worker.rank is None else ranks).append(slot)
-    since = view.now - DAY
     return Candidate(
         job_id=other.pk,
         name=other.name,
@@ -159,8 +199,8 @@ def _candidate(
         rank_slots=tuple(ranks),
         # A job in trouble needs its standbys itself.
         standby_slots=tuple(standbys) if other.state == JobState.RUNNING else (),
-        busy=_busy(view, other, [nodes[w.node_id] for w in workers if w.node_id in nodes]),
-        parked_today=other.parkings.filter(parked_at__gt=since).count(),
+        busy=_busy(other, around, [nodes[w.node_id] for w in workers if w.node_id in nodes]),
+        parked_today=around.parked_today[other.pk],
     )
 
 
@@ -168,21 +208,18 @@ def _model(node: NodeView | None, gpu_index: int) -> str:
     return next((g.model for g in node.gpus if g.index == gpu_index), "") if node else ""
 
 
-def _busy(view: View, other: Job, sits_on: list[NodeView]) -> str:
+def _busy(other: Job, around: _Around, sits_on: list[NodeView]) -> str:
     """Why a job cannot be parked now, in words; "" when it can."""
     if other.state != JobState.RUNNING:
         return f"it is {JobState(other.state).label} and can be parked only while it runs"
     if not other.wants_protection or other.committed_step < 1:
         return "it has committed no step that could be kept"
-    if other.incidents.filter(state__in=INCIDENT_OPEN).exists():
+    if other.pk in around.recovering:
         return "it recovers from a failure itself"
-    if other.migrations.filter(state__in=MIGRATION_OPEN).exists():
+    if other.pk in around.moving:
         return "its ranks are being moved"
-    if other.parkings.filter(state__in=PARKING_OPEN).exists():
+    if other.pk in around.giving:
         return "it gives its places up already"
     if any(node.silent for node in sits_on):
         return "a node of it is not heard"
-    failed = other.parkings.filter(
-        state=ParkingState.FAILED, state_since__gt=view.now - FAILED_LATELY
-    ).first()
-    return "" if failed is None else failed.words
+    return around.failed.get(other.pk, "")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from django.db import transaction
 
+from agent import protocol
 from agent.protocol import Limits
 from nodes import selectors as node_reads
 from yoco_platform.core import clock
@@ -19,10 +20,10 @@ from yoco_platform.core.realtime import publish_on_commit
 
 from .. import selectors
 from ..errors import JobEnded, JobNotEnded, WorldSizeDoesNotFit
-from ..models import Job, Worker
+from ..models import Job, Parking, Worker
 from ..states import JOB_FINAL, WORKER_ALIVE, JobState, ParkingState, WhenFull, WorkerState
 from ..wakeups import reconcile_soon
-from .orders import job_news, orders_supersede, stop_create
+from .orders import STOP_DEADLINE_S, job_news, orders_create, orders_supersede, stop_create
 from .parkings import parking_step
 from .steps import job_step, worker_step
 
@@ -112,7 +113,7 @@ def job_cancel(*, viewer: Viewer, job_id: int, reason: str) -> Job:
 
 @transaction.atomic
 def job_state_release(*, viewer: Viewer, job_id: int, reason: str) -> list[int]:
-    """Let go of the state that agents hold of a failed job; the ranks whose state it was.
+    """Let go of the state that agents hold of an ended job, in memory and on disk; the ranks it was of.
 
     Nobody but a person does this. Raises Forbidden, JobUnknown, JobNotEnded.
     """
@@ -121,16 +122,33 @@ def job_state_release(*, viewer: Viewer, job_id: int, reason: str) -> list[int]:
     job = Job.objects.select_for_update().get(pk=job_id)
     if job.state not in JOB_FINAL:
         raise JobNotEnded(f"job {job.pk} is {job.state}: its state is in use", state=job.state)
-    by_node: dict[tuple[int, int], list[Worker]] = {}
-    for worker in Worker.objects.filter(job=job, holds_state=True).order_by("rank"):
-        by_node.setdefault((worker.node_id, worker.attempt), []).append(worker)
-    for (node_id, attempt), held in sorted(by_node.items()):
-        ids = [worker.pk for worker in held]
-        stop_create(node_id=node_id, job=job, attempt=attempt, worker_ids=ids, reason=reason)
-        Worker.objects.filter(pk__in=ids).update(holds_state=False)
-    ranks = sorted({w.rank for held in by_node.values() for w in held if w.rank is not None})
+    ranks = state_let_go(job=job, reason=reason)
     audit(viewer, "job_state_release", f"job:{job.pk}", {"reason": reason, "ranks": ranks})
     return ranks
+
+
+def state_let_go(*, job: Job, reason: str) -> list[int]:
+    """Of an ended job nothing is kept any more: of no attempt, in memory or on disk; the ranks it was of.
+
+    Every node that ever had a worker of it is told: what was written for a parking that was called off,
+    or held by an agent that was away then, is in no row. The caller has the lock.
+    """
+    held = Worker.objects.filter(job=job, holds_state=True)
+    ranks = {rank for rank in held.values_list("rank", flat=True) if rank is not None}
+    held.update(holds_state=False)
+    for parking in Parking.objects.filter(job=job).exclude(state=ParkingState.RESUMED):
+        on_disk = {rank: note for rank, note in parking.ranks.items() if note["folder"]}
+        if on_disk:
+            ranks |= {int(rank) for rank in on_disk}
+            gone = {rank: {**note, "folder": ""} for rank, note in on_disk.items()}
+            parking.ranks = {**parking.ranks, **gone}
+            parking.save(update_fields=["ranks"])
+    body = protocol.StopOrder(
+        job_id=str(job.pk), attempt=job.attempt, worker_ids=[], reason=reason, keep_state=False
+    )
+    nodes = Worker.objects.filter(job=job).order_by("node_id").values_list("node_id", flat=True)
+    orders_create(job=job, bodies=dict.fromkeys(nodes.distinct(), body), deadline_s=STOP_DEADLINE_S)
+    return sorted(ranks)
 
 
 def job_restart(*, job: Job, workers: Iterable[Worker], reason: str) -> None:

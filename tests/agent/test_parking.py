@@ -183,3 +183,15 @@ def test_parked_state_is_deleted_by_a_release_of_its_rank_and_generation(
     release = ReleaseOrder(job_id=job.job, attempt=1, generation=generation, ranks=ranks)
     assert two.plane.wait_result(two.plane.order(release)).ok
     assert folder.exists() == kept
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+def test_a_stop_that_names_nobody_deletes_what_is_parked_and_one_that_names_its_worker_does_not(
+    two: Two, attempt: int
+) -> None:
+    job = two.begin(f"let-go-{attempt}")
+    written = parked(job)  # its worker was named in a stop, and what it wrote is still there
+    assert rank_found(Path(written.folder)) is not None
+    stop = StopOrder(job_id=job.job, attempt=attempt, worker_ids=[], reason="released")
+    assert two.plane.wait_result(two.plane.order(stop)).ok
+    assert not Path(written.folder).exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent import protocol
-from frontend.pages.jobs import cost_words
+from frontend.pages.jobs import cost_rows
 from jobs.models import Job
 
 from .world import World, who
@@ -26,7 +26,7 @@ def report(world: World, job: Job, rank: int, **changed: float) -> None:
 
 def test_what_rank_0_measured_is_kept_and_told_and_nothing_else(world: World) -> None:
     job = world.trained(joined={"redundancy": "buddy"})
-    assert cost_words(job) == ""
+    assert cost_rows(job) == []
     report(world, job, 1, buddy_ms=99.0)
     report(world, job, 0, unheard_of=1.0)
     job.refresh_from_db()
@@ -34,9 +34,11 @@ def test_what_rank_0_measured_is_kept_and_told_and_nothing_else(world: World) ->
     assert {key: job.costs[key] for key in COSTS} == COSTS
     assert job.costs["step"] == 3
     assert "unheard_of" not in job.costs
-    assert cost_words(job) == (
-        "redundancy buddy: 6.00\u00a0MB copied on its own node in 1.5 ms beside the step; "
-        "6.00\u00a0MB copied to another node in 9.0 ms beside the step; "
-        "2.00\u00a0MB to the buddy before the vote; "
-        "4.0 ms to prepare and 0.5 ms to vote on the training thread"
-    )
+    told = [(part, words.replace("\u00a0", " ")) for part, words in cost_rows(job)]
+    assert told == [
+        ("On the training thread", "4.0 ms to prepare, 0.5 ms to vote"),
+        ("Shadow, on its own node", "6.00 MB copied in 1.5 ms beside the step"),
+        ("Buddy, on another node", "6.00 MB copied in 9.0 ms beside the step"),
+        ("Wait for the buddy", "0.2 ms at the end of the step"),
+        ("Private state, before the vote", "2.00 MB to the buddy"),
+    ]

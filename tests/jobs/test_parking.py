@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -12,6 +13,8 @@ from jobs import services
 from jobs.errors import StepRefused
 from jobs.models import Incident, Job, JobTransition, Migration, Parking, Worker
 from jobs.reconcile import reconcile_all
+from jobs.reconcile.preempting import make_room
+from jobs.reconcile.view import view_of
 from jobs.services.parkings import parking_step
 from jobs.states import (
     PARKING_FINAL,
@@ -33,6 +36,7 @@ from .world import OPERATOR, World, who
 
 pytestmark = pytest.mark.django_db
 STEP = 186
+QUERIES_FOR_ROOM = 16
 
 
 @pytest.fixture
@@ -301,6 +305,30 @@ def test_a_job_that_was_parked_as_often_as_allowed_within_a_day_is_left_alone(
     assert Parking.objects.count() == 4
     waiting = Incident.objects.get(job=high).waiting_for
     assert waiting.endswith("no job can be parked for it (1 parked too often today)")
+
+
+@pytest.mark.parametrize("num_others", [2, 20])
+def test_looking_for_room_reads_as_often_for_many_jobs_as_for_few(
+    db: None, num_others: int, django_assert_num_queries: Any
+) -> None:
+    world = World(num_nodes=3, gpus=2)
+    job = world.trained(name="high", priority=5, standbys=0)
+    for agent in world.agents:
+        cordon(agent.node.pk)
+    world.kill(job, 1, at(184))
+    job.refresh_from_db()
+    for number in range(num_others):
+        busy = world.submit(name=f"other-{number}", priority=1, preemptible=number % 2 == 0)
+        Job.objects.filter(pk=busy.pk).update(state=JobState.RUNNING, committed_step=9)
+        worker = world.rank(job, 0)
+        worker.pk, worker.job, worker._state.adding = uuid4(), busy, True
+        worker.save()
+    view = view_of(job)
+    view.job.state = JobState.RECOVERING
+    with django_assert_num_queries(QUERIES_FOR_ROOM):
+        make_room(view, 1)
+    assert view.incident is not None
+    assert f"{num_others // 2} not preemptible" in view.incident.waiting_for
 
 
 def test_a_wish_is_withdrawn_when_the_place_is_found_elsewhere(crowd: World) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import structlog
 from django.core.cache import cache
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.shortcuts import render
 from redis.exceptions import RedisError
 
 from .audit import audit
@@ -23,7 +24,10 @@ FAILURES_MAX = 10
 """Failed sign-ins of one name from one address in a window."""
 FAILURES_OF_NAME_MAX = 100
 """The same from everywhere: an address can be changed, or made up before a proxy."""
-MESSAGE = "Too many failed sign-ins with this name. Try again in 15 minutes."
+MESSAGE = (
+    "Too many failed sign-ins with this name. "
+    "Try again in 15 minutes; until then no password is looked at."
+)
 
 View = Callable[..., HttpResponseBase]
 
@@ -42,7 +46,8 @@ def guarded(view: View) -> View:
         limits = _limits(request)
         if any(_attempts(key) > most for key, most in limits.items()):
             log.warning("sign_in_refused", address=request.META.get("REMOTE_ADDR"))
-            refused = HttpResponse(MESSAGE, status=429, content_type="text/plain; charset=utf-8")
+            shown = {"refused": MESSAGE, "next": request.POST.get("next", "")}
+            refused = render(request, "login.html", shown, status=429)
             refused["Retry-After"] = str(WINDOW_S)
             return refused
         response = view(request, *args, **kwargs)
