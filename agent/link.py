@@ -191,6 +191,12 @@ class CheckpointMade(LinkMessage, tag="checkpointed", frozen=True, kw_only=True)
     step: int
 
 
+class CheckpointLoaded(LinkMessage, tag="checkpoint_loaded", frozen=True, kw_only=True):
+    """The script loaded a checkpoint of its own: this rank goes on after ``step``."""
+
+    step: int
+
+
 class Raised(LinkMessage, tag="raised", frozen=True, kw_only=True):
     """The script raised what it does not catch, and will end: type and first line of the message."""
 
@@ -283,6 +289,7 @@ FromWorker = (
     | DigestMade
     | CostsMeasured
     | CheckpointMade
+    | CheckpointLoaded
     | Raised
     | Finished
 )

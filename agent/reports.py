@@ -14,6 +14,7 @@ from . import link
 from .custody import CustodyRefused, close_all
 from .protocol import (
     Checkpointed,
+    CheckpointLoaded,
     EventBody,
     NotJoined,
     Points,
@@ -154,6 +155,8 @@ class Reporter:
                 self._emit(worker, event_of_costs)
             case link.CheckpointMade():
                 self._emit(worker, Checkpointed(rank=rank, step=message.step, **of(worker)))
+            case link.CheckpointLoaded():
+                self._emit(worker, CheckpointLoaded(rank=rank, step=message.step, **of(worker)))
             case link.Finished():
                 worker.record.finished = True
                 worker.save()

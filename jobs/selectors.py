@@ -203,8 +203,21 @@ def ranks_all_stopped(job_id: int) -> bool:
 
 
 def incident_open_of(job: Job) -> Incident | None:
-    """The incident of a job that has not ended, if there is one."""
-    return Incident.objects.filter(job=job, state__in=INCIDENT_OPEN).order_by("-pk").first()
+    """The incident of a job's present attempt that has not ended, if there is one."""
+    rows = Incident.objects.filter(job=job, attempt=job.attempt, state__in=INCIDENT_OPEN)
+    return rows.order_by("-pk").first()
+
+
+def incidents_rolled_back(job: Job) -> list[Incident]:
+    """Incidents of earlier attempts that wait for what the script loads from its checkpoint."""
+    rows = Incident.objects.filter(job=job, attempt__lt=job.attempt, state__in=INCIDENT_OPEN)
+    return list(rows.order_by("pk"))
+
+
+def began_at(job: Job) -> int:
+    """The step that the present attempt went on after: what its script loaded, 0 where it loaded none."""
+    first = Generation.objects.filter(job=job, attempt=job.attempt, number=1)
+    return first.values_list("resume_at", flat=True).first() or 0
 
 
 def parking_open_of(job: Job) -> Parking | None:

@@ -78,10 +78,11 @@ def _resumed(incident: Incident, migrations: Sequence[Migration]) -> Resumed | N
             digests_equal=_levels_hold(evidence),
             recorded=recorded,
         )
-    if evidence.get("outcome") == "missed" and incident.lost_steps is not None:
+    rolled_back = evidence.get("checkpoint")
+    if rolled_back and incident.lost_steps is not None:
         return Resumed(
-            last_committed_step=incident.step,
-            next_committed_step=max(0, incident.step - incident.lost_steps) + 1,
+            last_committed_step=rolled_back["committed_step"],
+            next_committed_step=rolled_back["loaded_step"] + 1,
             recomputed_committed_steps=incident.lost_steps,
             checkpoint_read=True,
             source="checkpoint",

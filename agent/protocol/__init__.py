@@ -19,6 +19,7 @@ from __future__ import annotations
 from .base import BODY_BYTES_MAX, EVENTS_PER_BATCH_MAX, PROTOCOL, SPOKEN, Envelope, Message
 from .events import (
     Checkpointed,
+    CheckpointLoaded,
     Event,
     EventBatch,
     EventBody,
@@ -85,6 +86,7 @@ __all__ = [
     "PROTOCOL",
     "SPOKEN",
     "Adopt",
+    "CheckpointLoaded",
     "Checkpointed",
     "Empty",
     "EndHungOrder",

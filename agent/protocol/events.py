@@ -261,6 +261,13 @@ class Checkpointed(RankEvent, tag="checkpointed", frozen=True, kw_only=True):
     step: int
 
 
+class CheckpointLoaded(RankEvent, tag="checkpoint_loaded", frozen=True, kw_only=True):
+    """The script loaded a checkpoint of its own before its first step: the attempt goes on after ``step``."""
+
+    rank: int
+    step: int
+
+
 class RankFinished(RankEvent, tag="rank_finished", frozen=True, kw_only=True):
     """The training function returned."""
 
@@ -294,6 +301,7 @@ EventBody = (
     | StateDigest
     | RankCosts
     | Checkpointed
+    | CheckpointLoaded
     | RankFinished
     | MigrationFailed
 )

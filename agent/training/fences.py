@@ -33,6 +33,8 @@ class Fences:
         self._digested = -1
         self._path = os.environ.get(TRAIL_FILE, "")
         self._file: TrailFile | None = None
+        self._kept = b""
+        """the last fence, where no agent keeps it"""
         self.after_first_step: Callable[[], None] | None = None
         """called once, at the first fence that follows a step"""
         self._costs = Costs()
@@ -44,10 +46,12 @@ class Fences:
         fence = stepper.state.capture_fence()
         session.refuse_writes(stepper.state.written_outside)
         session.store_slot("fence", session.rank, step, fence)
-        if step == 0:
-            session.store_slot("small", session.rank, 0, stepper.state.capture_small())
-            session.header.set("applying", 0)
-            session.header.set("applied", 0)
+        if (
+            session.header.get("fence") < 0
+        ):  # the first one of this process: nothing was applied here
+            session.store_slot("small", session.rank, step, stepper.state.capture_small())
+            session.header.set("applying", step)
+            session.header.set("applied", step)
         session.header.set_head(step, stepper.trail.head)
         session.header.set("fence", step)
         stepper.close()
@@ -91,7 +95,20 @@ class Fences:
             file.committed(stepper.trail, stepper.step_ms)
         if self._session is None:
             stepper.close()
+            self._kept = stepper.state.capture_fence()
             self.digest()
+
+    def begin(self) -> None:
+        """Before the first batch. Where an agent keeps the fences, the first one is taken by ``loop``."""
+        if self._session is None:
+            self._kept = self._stepper.state.capture_fence()
+
+    def stored(self) -> bytes:
+        """Fence(step) of the running step, b"" before there is one."""
+        if self._session is None:
+            return self._kept
+        fence = self._session.custody.slots("fence").read(self._stepper.counters.step)
+        return b"" if fence is None else fence.data
 
     def digest(self, last: bool = False) -> None:
         """Digest of the whole state, every ``YOCO_DIGEST_EVERY`` steps and at the end."""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from ..link import CheckpointMade, Joined, StateListed
+from ..link import CheckpointLoaded, CheckpointMade, Joined, StateListed
 from ..transfer.arena import Phase
 from .alone import open_plain_group
 from .borrowing import borrowed_weights
@@ -26,6 +26,7 @@ from .micro import MicroBatches
 from .outside import refuse_writing_modules
 from .progress import Progress
 from .recovery import Recovery
+from .refusals import RestoreFailed
 from .report import StartReport, table_of
 from .session import Session, worker_start
 from .shadow import ShadowArena
@@ -124,7 +125,7 @@ class Run:
         self._feed = state.feeds[0] if state.feeds else None
         stepper = self._stepper = Stepper(self._session, state, self._trail, self._counters)
         self._fences = Fences(self._session, stepper, self._progress, self._rank)
-        stepper.guarded = len(optimizers)
+        stepper.guarded, stepper.setting_up = len(optimizers), True
         guard(stepper, optimizers)
         session = self._session
         if session is None:
@@ -176,8 +177,10 @@ class Run:
         Raises what ``train`` raises, RanksDiverged, NothingHeard, RestoreFailed.
         """
         if self._loop is not None:
+            self._begin()
             return self._loop.run(train)
         fences = self._ready()
+        self._begin()
         result = train()
         fences.note_commit()
         fences.digest(last=True)
@@ -189,6 +192,7 @@ class Run:
         Without a loader it gives None for ever: the script makes its own batches.
         """
         fences = self._ready()
+        self._begin()
         while True:
             self._end_step(fences)
             batch = None
@@ -252,6 +256,46 @@ class Run:
         """The script saved a checkpoint of its own that holds ``step``."""
         if self._session is not None and not self.rehearsing:
             self._session.send(CheckpointMade(step=step))
+
+    # --- checkpoints ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside model and optimizer: of this rank, as of the last committed step.
+
+        Data position, generators, scheduler, extras, buffers, trail. Call it before the batch's
+        ``optimizer.step()``; before ``loop`` it is the empty form that a checkpoint is loaded into.
+        """
+        fences = self._ready()
+        assert self._stepper is not None
+        if self._stepper.open:
+            raise NotReady("save at the start of a batch: this step has not ended yet")
+        step, name = self._counters.step, f"rank-{self.rank}"
+        return {"step": step, "world_size": self.world_size, name: fences.stored()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on after the step that ``state`` was saved at. Model and optimizer must have been loaded.
+
+        Between ``protect`` and ``loop``, and never while ``rehearsing``. Raises RestoreFailed where the
+        checkpoint is another job's: another number of ranks, model or loader.
+        """
+        self._ready()
+        assert self._stepper is not None
+        if not self._stepper.setting_up or self.rehearsing:
+            raise NotReady("a checkpoint is loaded after run.protect(...) and before run.loop(...)")
+        if state["world_size"] != self.world_size:
+            raise RestoreFailed(
+                "world_size_differs",
+                f"the checkpoint is one of {state['world_size']} ranks, this job has {self.world_size}",
+            )
+        self._stepper.state.restore_saved(state[f"rank-{self.rank}"])
+        if self._session is not None:
+            self._session.send(CheckpointLoaded(step=self._counters.step))
+
+    def _begin(self) -> None:
+        assert self._stepper is not None and self._fences is not None
+        if self._stepper.setting_up:
+            self._stepper.setting_up = False
+            self._fences.begin()
 
     def _ready(self) -> Fences:
         if self._fences is None:

@@ -272,6 +272,12 @@ class RankState:
         self._gradients.drop()
         self.restore_fence(fence_blob)
 
+    def restore_saved(self, fence_blob: bytes) -> None:
+        """Put back a fence that a checkpoint holds, once weights and optimizer state were loaded from it."""
+        self._filled = True
+        self._outside.forget()
+        self.restore_fence(fence_blob)
+
     def capture_micro(self) -> bytes:
         """Everything private and the gradient accumulators, between two micro-batches of one step."""
         self._follow()

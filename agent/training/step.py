@@ -106,6 +106,8 @@ class Stepper:
         self.vote_s = 0.0
         self.prepare_s = 0.0
         self._borrowed = False
+        self.setting_up = False
+        """no batch was drawn yet: whoever loads a checkpoint may step an optimizer to make its state"""
         self._collectives = 0
         self.copy_bytes = 0
         """of what went to the buddy before the last vote"""
@@ -116,6 +118,8 @@ class Stepper:
 
     def carry(self, original: Call, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """``optimizer.step(...)`` of a protected optimizer. Raises GenerationOver when the step is torn."""
+        if self.setting_up:
+            return original(*arguments, **keywords)
         if self.session is None:
             return self._counted(original, arguments, keywords)
         call = functools.partial(original, *arguments, **keywords)

@@ -18,6 +18,7 @@ from .. import charts, formatting, svg
 from ..entered import number_of
 from ..formatting import NBSP
 from ..queries.incident import last_step, next_step
+from ..queries.incident import last_step, loaded_step, next_step
 from ..queries.job import (
     GenerationRow,
     generation_rows,
@@ -172,6 +173,9 @@ def inventory(viewer: Viewer, job_id: int) -> dict[str, Any]:
 
 
 def _sources(incident: Any) -> str:  # Any: an Incident with its migrations and moves
+    loaded = loaded_step(incident)
+    if loaded is not None:
+        return "checkpoint" if loaded else "none: begun anew"
     moves = [move for migration in incident.migrations.all() for move in migration.moves.all()]
     return ", ".join(dict.fromkeys(move.source for move in moves)) or "\u2013"
 

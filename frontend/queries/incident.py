@@ -177,6 +177,9 @@ class IncidentPage:
 
 def last_step(incident: Incident) -> int:
     """The last step committed before the failure: what the plan found, else what was known at the onset."""
+    rolled_back = incident.evidence.get("checkpoint")
+    if rolled_back:
+        return int(rolled_back["committed_step"])
     planned = [
         m.resume_at for m in incident.migrations.all() if m.resume_at is not None
     ]  # newest first
@@ -185,8 +188,17 @@ def last_step(incident: Incident) -> int:
 
 def next_step(incident: Incident) -> int | None:
     """The first step that every rank committed afterwards; None while none is known."""
+    loaded = loaded_step(incident)
+    if loaded is not None:
+        return loaded + 1
     steps = [int(commit["step"]) for commit in incident.evidence.get("commits", [])]
     return min(steps, default=None)
+
+
+def loaded_step(incident: Incident) -> int | None:
+    """The step that the job was started again from; None where it did not have to be, or is not known."""
+    step: int | None = incident.evidence.get("checkpoint", {}).get("loaded_step")
+    return step
 
 
 def incident_page(viewer: Viewer, incident_id: int, now: datetime) -> IncidentPage:

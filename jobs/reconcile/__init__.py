@@ -37,6 +37,7 @@ from .moving import move_away
 from .parking import begin_parking, come_back, note_return
 from .preempting import make_room
 from .recovering import recover
+from .restarting import restarts_judged
 from .settling import settle
 from .starting import start, watch_start
 from .view import View, view_of
@@ -118,6 +119,7 @@ def _look(job_id: int) -> int | None:
 
 
 def _do_what_is_missing(view: View) -> None:
+    restarts_judged(view)
     # A script that has ended well is done, even one that was still to join: first of all that.
     if (
         start(view)

@@ -21,6 +21,7 @@ from ..states import (
     Verdict,
     WorkerState,
 )
+from .restarting import restarts_judged
 from .view import View, finished, position_of
 
 
@@ -86,6 +87,7 @@ def _end(view: View, to: JobState, reason: str, verdict: Verdict = Verdict.EXCLU
 def clear_away(view: View) -> bool:
     """An ended job: stop what still runs, and let kept state go unless it failed."""
     job = view.job
+    restarts_judged(view)
     if view.incident is not None or view.migration is not None:
         _close_what_was_open(view)
     if view.parking is not None:

@@ -204,9 +204,9 @@ def protection_of(view: View) -> tuple[ProtectionState, str]:
     if view.stalled:
         ranks = ", ".join(str(m.rank) for m in view.stalled)
         return ProtectionState.DEGRADED, f"rank {ranks} waits long in a collective"
-    if job.committed_step < 1:
+    if job.committed_step <= view.began_at:
         return ProtectionState.UNPROTECTED, "no step has been committed yet"
-    if _keeps_whole(view) and job.committed_step < 2:
+    if _keeps_whole(view) and job.committed_step < view.began_at + 2:
         return ProtectionState.DEGRADED, "the copies on other nodes are made with the second step"
     if view.incident is not None:
         return ProtectionState.DEGRADED, f"recovering from {view.incident.number}"

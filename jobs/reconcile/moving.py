@@ -35,7 +35,7 @@ def quiet(view: View) -> bool:
     return (
         view.job.state == JobState.RUNNING
         and view.job.wants_protection
-        and view.job.committed_step >= 1
+        and view.job.committed_step > view.began_at
         and view.incident is None
         and view.migration is None
         and (view.parking is None or view.parking.state == ParkingState.WANTED)

@@ -212,7 +212,7 @@ def _busy(other: Job, around: _Around, sits_on: list[NodeView]) -> str:
     """Why a job cannot be parked now, in words; "" when it can."""
     if other.state != JobState.RUNNING:
         return f"it is {JobState(other.state).label} and can be parked only while it runs"
-    if not other.wants_protection or other.committed_step < 1:
+    if not other.wants_protection or other.committed_step <= selectors.began_at(other):
         return "it has committed no step that could be kept"
     if other.pk in around.recovering:
         return "it recovers from a failure itself"

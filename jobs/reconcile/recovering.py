@@ -31,6 +31,7 @@ from .hanging import hanging_judged
 from .interrupting import interrupt
 from .parking import resume_broke, resume_held, stands_aside
 from .preempting import SEPARATOR
+from .restarting import incident_rolled_back, passed_over
 from .silence import silence_judged
 from .starting import ATTEMPTS_MAX
 from .view import View, situation_of
@@ -241,14 +242,17 @@ def _out_of_time(view: View) -> bool:
 
 
 def _give_up(view: View, decision: GiveUp) -> None:
-    """Back to the user's own checkpoint: missed, and the row says how many steps were lost."""
+    """Back to the script's own checkpoint, or to the start where nothing had been committed yet."""
     job, incident = view.job, view.incident
-    committed = max(job.committed_step, decision.resume_at)
+    last_try = job.attempt >= ATTEMPTS_MAX
     if incident is not None:
         incident_cause_set(incident=incident, cause=_cause(view))
-        _incident_given_up(incident, decision, committed - (job.checkpoint_step or 0))
+        if decision.code == "before_first_commit":
+            _nothing_lost(incident, decision)
+        else:
+            incident_rolled_back(job=job, incident=incident, decision=decision)
         view.incident = None
-    if job.attempt >= ATTEMPTS_MAX:
+    if last_try:
         job_failed(view, f"launched {job.attempt} times: {decision.reason}")
         return
     if job.state == JobState.RUNNING:
@@ -256,13 +260,12 @@ def _give_up(view: View, decision: GiveUp) -> None:
     job_restart(job=job, workers=list(view.workers.values()), reason=decision.reason)
 
 
-def _incident_given_up(incident: Incident, decision: GiveUp, lost_steps: int) -> None:
-    early = decision.code == "before_first_commit"
+def _nothing_lost(incident: Incident, decision: GiveUp) -> None:
     incident_end(
         incident=incident,
-        to=IncidentState.RESOLVED if early else IncidentState.FAILED,
-        verdict=Verdict.UNSUPPORTED if early else Verdict.MISSED,
+        to=IncidentState.RESOLVED,
+        verdict=Verdict.UNSUPPORTED,
         reason=decision.reason,
-        lost_steps=0 if early else lost_steps,
-        proof={"passed_over": {str(k): list(v) for k, v in decision.passed_over.items()}},
+        lost_steps=0,
+        proof=passed_over(decision),
     )

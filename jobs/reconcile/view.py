@@ -17,7 +17,7 @@ from yoco_platform.core import clock
 from ..models import Generation, Incident, Job, Migration, Parking, Worker
 from ..recovery import Failure, Kept, Member, Place, Situation, Standby
 from ..recovery.values import Condition, Custody
-from ..selectors import incident_open_of, parking_open_of
+from ..selectors import began_at, incident_open_of, incidents_rolled_back, parking_open_of
 from ..states import MIGRATION_OPEN, WORKER_ALIVE, OrderState, WorkerState
 
 _RUNNING: Condition = "running"
@@ -41,6 +41,10 @@ class View:
     incident: Incident | None
     migration: Migration | None
     parking: Parking | None = None
+    began_at: int = 0
+    """step that this attempt went on after: loaded from the script's own checkpoint, or 0"""
+    rolled_back: list[Incident] = field(default_factory=list)
+    """of earlier attempts: they wait for what this one loads"""
     members: list[Worker] = field(default_factory=list)
     standbys: list[Worker] = field(default_factory=list)
 
@@ -113,6 +117,8 @@ def view_of(job: Job) -> View:
         .order_by("-pk")
         .first(),
         parking=parking_open_of(job),
+        began_at=began_at(job),
+        rolled_back=incidents_rolled_back(job),
     )
     view.members = sorted(
         (w for w in workers if w.rank is not None and w.generation == job.generation),
@@ -128,6 +134,7 @@ def situation_of(view: View) -> Situation:
         members=tuple(_member(view, worker) for worker in view.members),
         standbys=tuple(standby_of(view, worker) for worker in view.standbys),
         leaving=frozenset(m.rank for m in view.leaving if m.rank is not None),
+        began_at=view.began_at,
         resumed_at=0 if view.generation is None else view.generation.resume_at,
         failures=tuple(_failures(view)),
     )

@@ -43,11 +43,11 @@ def plan(situation: Situation) -> Plan | Wait | GiveUp:
     if all(member.condition == "silent" for member in situation.members):
         return Wait(code="unreachable", reason="no rank of the job can be heard")
     step = max(commit_rule(reachable_positions(situation)), situation.resumed_at)
-    if step == 0 and any(m.condition != "blocked" for m in situation.members):
+    if step <= situation.began_at and any(m.condition != "blocked" for m in situation.members):
         return GiveUp(
             code="before_first_commit",
             reason="the job had committed no step yet: it starts again and loses none",
-            resume_at=0,
+            resume_at=situation.began_at,
         )
     return _with_sources(situation, step)
 

@@ -90,14 +90,16 @@ class Situation:
     """Everything the planner may look at.
 
     ``leaving``: ranks that should move while they live.
-    ``resumed_at``: the step that this generation went on from, 0 for the first of an attempt: committed,
-    whatever has become of those who stood there.
+    ``began_at``: the step that this attempt went on from, loaded from the script's checkpoint; 0: none was.
+    ``resumed_at``: the step that this generation went on from, ``began_at`` for the first of an attempt:
+    committed, whatever has become of those who stood there.
     ``failures``: every move that failed in this incident.
     """
 
     members: tuple[Member, ...]
     standbys: tuple[Standby, ...]
     leaving: frozenset[int] = frozenset()
+    began_at: int = 0
     resumed_at: int = 0
     failures: tuple[Failure, ...] = ()
 

@@ -18,7 +18,7 @@ from yoco_platform.core import clock
 
 from ..causes import Evidence, cause_of, signal_name
 from ..errors import EventRefused
-from ..models import Job, Migration, Move, Parking, StateDigest, Worker
+from ..models import Generation, Job, Migration, Move, Parking, StateDigest, Worker
 from ..recovery.positions import applied
 from ..selectors import incident_open_of
 from ..states import (
@@ -359,6 +359,17 @@ def checkpointed(report: Report, body: protocol.Checkpointed) -> None:
         report.job.save(update_fields=["checkpoint_step"])
 
 
+def checkpoint_loaded(report: Report, body: protocol.CheckpointLoaded) -> None:
+    """What every rank loads alike, or their first vote fails: the first to say it speaks for all."""
+    member_of(report, body, body.rank)
+    _possible(report, body.step)
+    if body.generation != 1:
+        raise EventRefused("not_at_the_start")
+    first = Generation.objects.filter(job=report.job, attempt=body.attempt, number=1, resume_at=0)
+    if first.update(resume_at=body.step):
+        step_committed(job=report.job, step=body.step)
+
+
 def _possible(report: Report, *steps: int) -> None:
     steps_check(job=report.job, steps=steps, now=report.now)
 
@@ -379,6 +390,7 @@ HANDLERS: dict[type[protocol.RankEvent], Callable[[Report, Any], None]] = {
     protocol.StateDigest: state_digest,
     protocol.RankCosts: rank_costs,
     protocol.Checkpointed: checkpointed,
+    protocol.CheckpointLoaded: checkpoint_loaded,
     protocol.RankFinished: rank_finished,
     protocol.MigrationFailed: migration_failed,
 }

@@ -152,7 +152,7 @@ def state_let_go(*, job: Job, reason: str) -> list[int]:
 
 
 def job_restart(*, job: Job, workers: Iterable[Worker], reason: str) -> None:
-    """Begin a new attempt from the user's own checkpoint, or from nothing. The caller has the lock."""
+    """Begin a new attempt. From which step it goes on its script tells. The caller has the lock."""
     orders_supersede(job=job, kinds=("launch", "interrupt", "pause", "regroup"))
     workers_stop(job=job, workers=workers, reason=reason)
     parking = selectors.parking_open_of(job)
@@ -160,7 +160,7 @@ def job_restart(*, job: Job, workers: Iterable[Worker], reason: str) -> None:
         parking_step(parking=parking, to=ParkingState.WITHDRAWN, words=f"a new attempt: {reason}")
     job.attempt += 1
     job.generation = 0
-    job.committed_step = job.checkpoint_step or 0
+    job.committed_step = 0
     job.save(update_fields=["attempt", "generation", "committed_step"])
     job_step(job=job, to=JobState.WAITING, reason=f"attempt {job.attempt}: {reason}")
 

@@ -2,6 +2,7 @@
 
 ``EXAMPLE`` is the script, ``EXAMPLE_ARGUMENTS`` its arguments, ``JOB_KILL`` = rank:step:point. A step is
 named by the number it has once it is committed; what lies between two steps belongs to the next one.
+``JOB_FORGETS``: the part of the state that is not put back from a checkpoint.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from yoco.training import step as engine
+from yoco.training.private import PrivateState
 from yoco.training.run import Run
 from yoco.training.vote import Outcome
 
@@ -134,6 +136,12 @@ def hook_torch() -> None:
     dist.all_reduce, dcp.save = reduced, saved
 
 
+def hook_forgetting() -> None:
+    part = os.environ.get("JOB_FORGETS", "")
+    if part:
+        setattr(PrivateState, f"_set_{part}", lambda _self, _saved: None)
+
+
 def say_what_the_agent_says() -> None:
     """The variables that an agent gives to each worker beside the engine's own."""
     told = json.loads(os.environ.get("YOCO_WORKER", "{}"))
@@ -150,6 +158,7 @@ torch.set_num_threads(1)
 hook_run()
 hook_votes()
 hook_torch()
+hook_forgetting()
 os.chdir(os.path.dirname(os.environ["YOCO_TRAIL_FILE"]))
 sys.argv = [os.environ["EXAMPLE"], *os.environ.get("EXAMPLE_ARGUMENTS", "").split()]
 runpy.run_path(sys.argv[0], run_name="__main__")

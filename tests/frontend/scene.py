@@ -99,7 +99,11 @@ def miss(scene: Scene, job: jobs.Job, at: datetime) -> jobs.Incident:
         scene, job, 1, 500, at, summary="Nodes b1 and c1 lost power within 4 s",
         state=IncidentState.RESOLVED, state_since=at, verdict=Verdict.MISSED,
         cause_class=CauseClass.NODE, verdict_reason="no complete source was left",
-        resolved_at=at, lost_steps=10, pause_ms=60_000.0, evidence={"outcome": "missed"},
+        resolved_at=at, lost_steps=10, pause_ms=60_000.0,
+        evidence={
+            "outcome": "missed",
+            "checkpoint": {"committed_step": 500, "saved_step": 490, "loaded_step": 490},
+        },
     )  # fmt: skip
     sla.entries_catch_up()
     return incident

@@ -32,7 +32,7 @@ from nodes.services import node_step
 from nodes.states import NodeState
 
 from .clockwork import Clockwork
-from .situations import at, torn
+from .situations import at
 from .world import World, exited, points, who
 
 pytestmark = pytest.mark.django_db
@@ -116,27 +116,6 @@ def test_a_source_that_refuses_is_blamed(world: World) -> None:
 
     assert Move.objects.get().failed_code == "source_missing"
     assert Migration.objects.get().state == MigrationState.FAILED
-
-
-def test_a_torn_rank_without_any_source_goes_back_to_the_checkpoint_and_is_missed(
-    world: World,
-) -> None:
-    job = world.trained(group=[])
-    rank0 = world.rank(job, 0)
-    world.agent_of(rank0).report(protocol.Checkpointed(**who(rank0), rank=0, step=150))
-    world.kill(job, 2, torn(185))
-    for rank in (0, 1):
-        world.block(job, rank, at(184, prepared=185))
-    incident = Incident.objects.get()
-    job.refresh_from_db()
-
-    assert (incident.state, incident.verdict) == (IncidentState.FAILED, Verdict.MISSED)
-    assert incident.lost_steps == 185 - 150
-    assert "torn" in incident.verdict_reason
-    assert (job.attempt, job.state) == (2, JobState.WAITING)
-    reconcile_all()
-    job.refresh_from_db()
-    assert job.state == JobState.STARTING
 
 
 def test_a_kill_before_the_first_commit_starts_again_and_loses_nothing(world: World) -> None:

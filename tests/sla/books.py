@@ -132,6 +132,10 @@ def missed(job: Job, **fields: Any) -> Incident:
         verdict="missed",
         state="failed",
         lost_steps=3,
-        evidence={"outcome": "missed", "cause": {"row": "silent_node"}},
+        evidence={
+            "outcome": "missed",
+            "cause": {"row": "silent_node"},
+            "checkpoint": {"committed_step": 10, "saved_step": 7, "loaded_step": 7},
+        },
         **fields,
     )
