@@ -238,7 +238,7 @@ class Run:
     def evaluating(self) -> contextlib.AbstractContextManager[None]:
         """Around an evaluation: this rank may take ``limits.evaluating_s`` while others wait for it.
 
-        Not needed where a protected model runs in eval mode: that is seen.
+        Not needed where a protected model runs in eval mode and without gradients: that is seen.
         """
         return self._within(Phase.EVALUATING)
 
