@@ -6,47 +6,58 @@ like one that died inside its optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from .encoding_arrays import bytes_view
+from .catalogue import Catalogue
 from .errors import NotReady
-from .packs import put_bytes
+from .packs import Pack
 from .step import Stepper
 
 
+class _Own:
+    """Everything that the models hold, as it is now: parameters, frozen ones, buffers."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._held = [held for held in catalogue.held if held.role != "optimizer"]
+        self._memory = [held.tensor.detach() for held in self._held]
+        self._pack = Pack(self._held)
+        self._saved = self._pack.capture()
+
+    def put_back(self) -> None:
+        """The same objects, in the same memory, with the same bits."""
+        self._catalogue.put_back_objects()
+        for held, memory in zip(self._held, self._memory, strict=True):
+            if held.tensor.data_ptr() != memory.data_ptr():
+                held.tensor.data = memory  # ``.data`` was turned to a tensor of the script's
+        self._pack.restore(self._saved)
+
+
 @contextmanager
-def borrowed_weights(stepper: Stepper, models: Sequence[nn.Module]) -> Iterator[None]:
+def borrowed_weights(stepper: Stepper) -> Iterator[None]:
     """See ``Run.borrowed_weights``."""
     if not stepper.open:
         raise NotReady(
             "weights can be borrowed between optimizer.step() and the end of the batch only: before the step "
             "nothing but them tells where the job stands"
         )
-    state, step = stepper.state, stepper.counters.step
-    state.look_outside()
-    kept = [
-        (held.tensor, bytes_view(held.tensor).tobytes())
-        for held in state.catalogue.held
-        if held.role == "parameter"
-    ]
-    stepper.end_shadow()
+    step = stepper.counters.step
     stepper.borrow(step)
+    own, models = _Own(stepper.state.followed()), stepper.state.catalogue.models
     _reshard(models)
     try:
         yield
     finally:
         _reshard(models)
-        for tensor, data in kept:
-            put_bytes(tensor, data)
-        state.note_written()
+        own.put_back()
         stepper.give_back(step)
 
 
-def _reshard(models: Sequence[nn.Module]) -> None:
+def _reshard(models: list[nn.Module]) -> None:
     """What FSDP2 gathered of the one weights must not be used with the others."""
     for model in models:
         for module in model.modules():

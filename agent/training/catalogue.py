@@ -194,6 +194,13 @@ class Catalogue:
             and all(item.stays() for owned in self.owned for item in owned)
         )
 
+    def put_back_objects(self) -> None:
+        """Parameters and buffers that were replaced since ``refresh`` stand in their places again."""
+        for owner, key, found in self._places:
+            owner[key] = found
+        for buffer in self.buffers:
+            buffer.module._buffers[buffer.key] = buffer.tensor
+
     # --- where tensors are kept ----------------------------------------------------------------
 
     def in_arena(self, held: Held) -> bool:

@@ -173,6 +173,7 @@ class YocoProcessGroup(dist.ProcessGroup):
         """
         self._meeting_name, self._ranks = name, list(ranks)
         self._rank = self._ranks.index(rank)
+        self._mark.move_to(name, self._ranks)
         # torch asks this table who is who in a group.
         _world.pg_group_ranks[self] = {member: place for place, member in enumerate(self._ranks)}
 

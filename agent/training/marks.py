@@ -28,6 +28,11 @@ class Mark:
         self._next = 0
         self._pending: dict[int, tuple[int, float]] = {}
 
+    def move_to(self, name: str, ranks: list[int]) -> None:
+        """It is another group's from now on."""
+        if self._slot is not None:
+            self._slot[0] = _key(name, ranks)
+
     def reset(self) -> None:
         """A new generation begins."""
         with self._lock:

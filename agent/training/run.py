@@ -212,11 +212,12 @@ class Run:
 
     def borrowed_weights(self) -> AbstractContextManager[None]:
         """``with run.borrowed_weights():`` after the optimizer's step, write other weights into the model,
-        such as averaged ones, and evaluate. At its end the own weights are back, bit for bit.
+        such as averaged ones, and evaluate. At its end every parameter, frozen one and buffer of the
+        protected models is back, bit for bit.
         """
         self._ready()
         assert self._stepper is not None
-        return borrowed_weights(self._stepper, self._stepper.state.catalogue.models)
+        return borrowed_weights(self._stepper)
 
     def fence(self) -> None:
         """End the running step here, rather than at the next batch.
@@ -241,7 +242,7 @@ class Run:
     def evaluating(self) -> contextlib.AbstractContextManager[None]:
         """Around an evaluation: this rank may take ``limits.evaluating_s`` while others wait for it.
 
-        Not needed where a protected model runs in eval mode: that is seen.
+        Not needed where a protected model runs in eval mode and without gradients: that is seen.
         """
         return self._within(Phase.EVALUATING)
 

@@ -259,24 +259,24 @@ class Session:
         """Show ``phase`` for a while. The way out of a broken generation has set its own already."""
         before = self.header.get("phase")
         self.set_phase(phase)
+        self._said += 1
         try:
             yield
         finally:
+            self._said -= 1
             if self.header.get("phase") == phase:
                 self.set_phase(before)
 
     def ran_forward(self, training: bool) -> None:
-        """A protected model runs: what a script does with it in eval mode takes as long as it takes."""
+        """A protected model runs: what a script evaluates with it takes as long as it takes."""
         phase = self.header.get("phase")
-        if training and phase == Phase.EVALUATING and self._seen_evaluating:
-            self._seen_evaluating = False
+        if training and phase == Phase.EVALUATING and not self._said:
             self.set_phase(Phase.FORWARD)
         elif not training and phase in (Phase.DATA, Phase.FORWARD, Phase.TAIL):
-            self._seen_evaluating = True
             self.set_phase(Phase.EVALUATING)
 
-    _seen_evaluating = False
-    """EVALUATING was found out here, and not said by the script"""
+    _said = 0
+    """phases that the script itself is in: nothing that is found out here ends them"""
 
 
 def in_one_line(error: BaseException) -> str:

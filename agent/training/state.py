@@ -159,6 +159,11 @@ class RankState:
         self._refresh()
         return True
 
+    def followed(self) -> Catalogue:
+        """Names and tensors as they are now."""
+        self._follow()
+        return self.catalogue
+
     def _refresh(self) -> None:
         self.catalogue.refresh()
         self._tensors.refresh()

@@ -257,13 +257,20 @@ class Stepper:
         if self._borrowed:
             raise NotReady("weights are borrowed already")
         self._borrowed = True
-        if self.session is not None and self.session.header.get("applied") == step:
-            self.session.header.set("applied", step - 1)
+        # What a standby warms up with is nobody's state: its page says so, and nobody watches its writes.
+        if self.session is not None and not self.warming:
+            self.state.look_outside()
+            self.end_shadow()
+            if self.session.header.get("applied") == step:
+                self.session.header.set("applied", step - 1)
 
     def give_back(self, step: int) -> None:
+        """The own weights are in place again."""
         self._borrowed = False
-        if self.session is not None and not self._unsettled:
-            self.session.header.set("applied", step)
+        if self.session is not None and not self.warming:
+            self.state.note_written()
+            if not self._unsettled:
+                self.session.header.set("applied", step)
 
     def _finish(
         self, session: Session, finishing: Finishing, call: Callable[[], Any], who: int

@@ -18,18 +18,26 @@ class SeesLoss(Protocol):
 def mark_forward(models: Sequence[nn.Module], latch: Latch, ran: Callable[[bool], None]) -> None:
     """From before the first hook of a model's forward to after its last, errors are latched.
 
-    ``ran`` hears of each forward whether the model is in training mode.
+    ``ran`` hears of each forward whether it may belong to training.
     """
 
     def begins(module: nn.Module, _inputs: Any) -> None:
         latch.enter()
-        ran(module.training)
+        ran(module.training or _may_train(models))
 
     for model in models:
         model.register_forward_pre_hook(begins, prepend=True)
         model.register_forward_hook(
             lambda _module, _inputs, _output: latch.leave(), always_call=True
         )
+
+
+def _may_train(models: Sequence[nn.Module]) -> bool:
+    """Eval mode alone tells nothing: one model of several is in it, or a script that never calls ``train``."""
+    return torch.is_grad_enabled() and (
+        any(parameter.requires_grad for model in models for parameter in model.parameters())
+        or any(module.training for model in models for module in model.modules())
+    )
 
 
 class _Backward:

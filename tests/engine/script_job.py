@@ -67,6 +67,8 @@ class Net(nn.Module):
             self.table = nn.Embedding(WORDS, WIDTH)
             self.out = nn.Linear(WIDTH, WORDS, bias=False)
             self.out.weight = self.table.weight
+        if SCRIPT == "borrowed whole":
+            self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
         if SCRIPT == "frozen and unused":
             self.frozen = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
             self.never = nn.Linear(WIDTH, WIDTH)
@@ -81,6 +83,8 @@ class Net(nn.Module):
             x = self.frozen(x)
             if step % 2:
                 x = self.odd(x)
+        if SCRIPT == "borrowed whole":
+            x = self.frozen(x)
         return self.body(x)
 
 
@@ -197,6 +201,8 @@ def backward(batch: Any) -> torch.Tensor:
 
 def tail() -> None:
     killer.die("tail")
+    if SCRIPT == "borrowed whole" and "JOB_UNBORROWED" not in os.environ:
+        write_everything()
     if average is None:
         return
     if SCRIPT == "averaged model":
@@ -205,6 +211,14 @@ def tail() -> None:
     average.update(core)
     if run.step % 2 == 0:
         evaluate()
+
+
+def write_everything() -> None:
+    """Trained, frozen, and by a forward in train mode the statistics: nothing of it may be left."""
+    with run.borrowed_weights(), torch.no_grad(), torch.random.fork_rng():
+        for parameter in core.parameters():
+            parameter.mul_(0.5)
+        core(*evaluation, 0)
 
 
 def evaluate() -> None:

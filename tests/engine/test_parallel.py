@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from .conftest import Twin, assert_identical
-from .harness import Coordinator
+from .harness import Coordinator, Worker
 
 Job = Callable[..., Coordinator]
 STEPS = 8
@@ -88,9 +88,21 @@ def test_a_standby_takes_another_place_in_both_dimensions_of_a_mesh(
     options = {"provisional": provisional}
     coordinator = job(4, options=options, JOB_KILL="0:6:forward", **HSDP)
     coordinator.open_gate()
+    dead, standby = coordinator.ranks[0], coordinator.warm_standbys()[0]
+    assert groups_shown(standby) == groups_shown(coordinator.ranks[provisional])
+    wanted = groups_shown(dead)
+    assert groups_shown(standby) != wanted
     coordinator.run(coordinator.finished, 90)
     assert coordinator.moved == [(0, "custody", "none")]
+    assert coordinator.ranks[0] is standby
+    assert groups_shown(standby) == wanted
     assert_identical(coordinator, twin(4, **HSDP), 4, STEPS)
+
+
+def groups_shown(worker: Worker) -> list[int]:
+    """By these the judge of hangs knows which ranks wait for each other."""
+    assert worker.header is not None
+    return [group.key for group in worker.header.groups()]
 
 
 @pytest.mark.parametrize(

@@ -20,15 +20,13 @@ Start = Callable[..., Coordinator]
 
 
 @pytest.fixture(scope="module")
-def unbroken(
-    hatchery: Hatchery, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Story]:
+def unbroken(hatchery: Hatchery, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Story]:
     known: dict[str, Story] = {}
 
-    def story(name: str) -> Story:
+    def story(name: str, **settings: str) -> Story:
         if name not in known:
             folder = tmp_path_factory.mktemp("twin")
-            environment = {**COMMON, "JOB_SCRIPT": name}
+            environment = {**COMMON, "JOB_SCRIPT": name, **settings}
             known[name] = run_twin(hatchery, folder, SCRIPT, ranks=3, environment=environment)
         return known[name]
 
@@ -93,4 +91,15 @@ def test_a_rank_that_dies_while_averaged_weights_are_in_place_leaves_none_of_the
     coordinator = start(name, "1:6:swapped")
     go_through(coordinator)
     assert coordinator.moved == [(1, source, finish)]
+    assert_identical(coordinator, story, 3, STEPS)
+
+
+def test_nothing_of_what_a_borrowed_model_held_is_left_in_it(start: Start, unbroken: Any) -> None:
+    story = unbroken("borrowed whole", JOB_UNBORROWED="1")
+    coordinator = start("borrowed whole", ",".join(KILLS))
+    coordinator.run(coordinator.ready, 120)
+    standbys = [worker.header for worker in coordinator.workers if worker.rank is None]
+    assert [header and header.get("applied") for header in standbys] == [-1] * len(KILLS)
+    go_through(coordinator)
+    assert [rank for rank, _source, _finish in coordinator.moved] == [0, 1, 0]
     assert_identical(coordinator, story, 3, STEPS)
