@@ -74,11 +74,20 @@ class Classified:
     why: str
     category: str = ""
 
+    @property
+    def groups(self) -> bool:
+        """Whether it opens or joins a group: what stands apart hides nothing and is hidden by nothing."""
+        return self.verdict in (Verdict.COVERED, Verdict.MISSED, Verdict.AWAITING)
 
-def classified(failure: Failure, rules: Rules) -> Classified:
-    """The verdict, by the first rule that fits: drill, user code, unsupported, run over, averted,
-    awaiting, missed, covered."""
-    for rule in (_set_apart, _run_over, _averted, _awaiting):
+
+def classified(failure: Failure, rules: Rules, excluded: Classified | None = None) -> Classified:
+    """The verdict, by the first rule that fits: drill, user code, unsupported, run over, ``excluded`` by
+    a valid decision, averted, awaiting, missed, covered."""
+
+    def decided(failure: Failure, rules: Rules) -> Classified | None:
+        return excluded
+
+    for rule in (_set_apart, _run_over, decided, _averted, _awaiting):
         found = rule(failure, rules)
         if found is not None:
             return found

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import socket
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 from django.conf import settings
 from django.core.checks import ERROR, run_checks
@@ -111,6 +113,24 @@ def token_create(arguments: argparse.Namespace) -> None:
     except DomainError as error:
         raise Refused(error.code, error.message) from error
     _print_secret(arguments, f"Scheduler token {arguments.name}", secret)
+
+
+def guarantee_replay(arguments: argparse.Namespace) -> None:
+    from sla import replay
+
+    try:
+        data = Path(arguments.file).read_bytes()
+    except OSError as error:
+        raise Refused("no_file", f"{arguments.file}: {error.strerror}") from error
+    try:
+        result = replay.year_evaluated(replay.file_read(data))
+    except replay.FileRefused as error:
+        raise Refused(error.code, f"{error.path}: {error}") from error
+    if arguments.json:
+        text = json.dumps(replay.answer_data(result), indent=2) + "\n"
+    else:
+        text = replay.answer_text(result)
+    sys.stdout.write(text)
 
 
 def _open_sockets(arguments: argparse.Namespace) -> list[socket.socket]:
