@@ -20,7 +20,7 @@ LIVE_MIGRATION = "live_migration"
 JobEnd = Literal["", "finished", "cancelled_by_customer", "cancelled_by_platform"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Resumed:
     """How the run went on. ``digests_equal``: every level of evidence that ``covered`` needs holds."""
 
@@ -34,7 +34,7 @@ class Resumed:
     recorded: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
     """One recorded failure. ``ended``: nothing more will be reported about how the run went on.
     ``job_ended``: what ended the whole run before the failure was settled; "" when nothing did."""
@@ -65,7 +65,7 @@ class Rules:
     exclusion_categories: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Classified:
     """``rule`` names the rule that fired; ``category`` is set for excluded ones."""
 

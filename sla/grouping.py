@@ -16,7 +16,7 @@ MINUTE = 60_000_000
 WORST = (Verdict.MISSED, Verdict.AWAITING, Verdict.COVERED)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
     """A failure to place. ``year``: the contract year of its onset, None where it may join a group and
     never open one. ``source``: who reported it, which with its id makes it known."""
@@ -31,7 +31,7 @@ class Case:
         return self.failure.occurred, self.failure.id, self.source
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class Placed:
     """A failure in the year it is counted in. A group has the year of its head, and its worst outcome."""
 

@@ -25,7 +25,7 @@ class Version:
     empty: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
     """A failure as somebody reported it. ``sha256``: over its canonical bytes, "" where no decision asks
     for it or it has none."""

@@ -17,8 +17,13 @@ from .book import Book, Version
 from .calendar import DAY, Calendar, calendar_of, terms_problems
 from .reports import Recorded, recorded
 
+_WAYS = {
+    "before_steady": "the run had not passed the step at which that one happened",
+    "same_cause": "the same root cause on the same job, within the window of that one",
+}
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FailureLine:
     """One failure of the year, by the rule that fired."""
 
@@ -176,17 +181,8 @@ class _Judge:
 def _line(one: Placed, grace_over: bool) -> FailureLine:
     failure = one.case.failure
     if one.head is not None:
-        head = one.head.case.failure
-        way = {
-            "before_steady": f"the run had not passed the step of {head.id} yet",
-            "same_cause": f"the same root cause on the same job within the window of {head.id}",
-        }
-        return FailureLine(
-            failure=failure.id,
-            verdict=Verdict.MERGED,
-            rule=one.joined_by,
-            why=f"belongs to {head.id}: {way[one.joined_by]}",
-        )
+        why = f"belongs to {one.head.case.failure.id}: {_WAYS[one.joined_by]}"
+        return FailureLine(failure=failure.id, verdict=Verdict.MERGED, rule=one.joined_by, why=why)
     worst = one.worst
     verdict, rule, why = worst.judged.verdict, worst.judged.rule, worst.judged.why
     if worst is not one:

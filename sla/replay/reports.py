@@ -64,7 +64,9 @@ def recorded(book: Book, calendar: Calendar) -> Recorded:
     cases = []
     for key, same in reports.items():
         # Of contradicting reports the first recorded one is counted; the year is blocked anyway.
-        failure = min((one.failure for one in same), key=lambda one: (one.recorded, repr(one)))
+        failure = same[0].failure
+        if key in contradicted:
+            failure = min((one.failure for one in same), key=lambda one: (one.recorded, repr(one)))
         year, problem = _year(failure, key, sides.get(key, []), calendar)
         problems += [problem] if problem else []
         if year not in (None, calendar.book.year) and calendar.governing(year) is None:
