@@ -20,7 +20,7 @@ LIVE_MIGRATION = "live_migration"
 JobEnd = Literal["", "finished", "cancelled_by_customer", "cancelled_by_platform"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Resumed:
     """How the run went on. ``digests_equal``: every level of evidence that ``covered`` needs holds."""
 
@@ -34,7 +34,7 @@ class Resumed:
     recorded: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
     """One recorded failure. ``ended``: nothing more will be reported about how the run went on.
     ``job_ended``: what ended the whole run before the failure was settled; "" when nothing did."""
@@ -65,7 +65,7 @@ class Rules:
     exclusion_categories: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Classified:
     """``rule`` names the rule that fired; ``category`` is set for excluded ones."""
 
@@ -74,11 +74,20 @@ class Classified:
     why: str
     category: str = ""
 
+    @property
+    def groups(self) -> bool:
+        """Whether it opens or joins a group: what stands apart hides nothing and is hidden by nothing."""
+        return self.verdict in (Verdict.COVERED, Verdict.MISSED, Verdict.AWAITING)
 
-def classified(failure: Failure, rules: Rules) -> Classified:
-    """The verdict, by the first rule that fits: drill, user code, unsupported, run over, averted,
-    awaiting, missed, covered."""
-    for rule in (_set_apart, _run_over, _averted, _awaiting):
+
+def classified(failure: Failure, rules: Rules, excluded: Classified | None = None) -> Classified:
+    """The verdict, by the first rule that fits: drill, user code, unsupported, run over, ``excluded`` by
+    a valid decision, averted, awaiting, missed, covered."""
+
+    def decided(failure: Failure, rules: Rules) -> Classified | None:
+        return excluded
+
+    for rule in (_set_apart, _run_over, decided, _averted, _awaiting):
         found = rule(failure, rules)
         if found is not None:
             return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
@@ -19,6 +20,28 @@ class Span:
 
     def __contains__(self, instant: datetime) -> bool:
         return self.start <= instant < self.end
+
+
+def microseconds(start: datetime, end: datetime) -> int:
+    """From one instant to another; whole numbers, so that no span of the terms is too long to compare."""
+    return (end - start) // timedelta(microseconds=1)
+
+
+def measured_bp(spans: Iterable[Span], year: Span, as_of: datetime) -> int | None:
+    """Share of the year passed at ``as_of`` that lies within ``spans``, in basis points, cut off.
+
+    Overlaps count once. None while nothing of the year has passed.
+    """
+    end = min(year.end, as_of)
+    if end <= year.start:
+        return None
+    measured, until = 0, year.start
+    for span in sorted(spans, key=lambda span: span.start):
+        begins, ends = max(span.start, until), min(span.end, end)
+        if begins < ends:
+            measured += microseconds(begins, ends)
+            until = ends
+    return measured * 10_000 // microseconds(year.start, end)
 
 
 def day_begins(day: date, zone: ZoneInfo) -> datetime:

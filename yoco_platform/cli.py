@@ -65,7 +65,19 @@ def build_parser() -> argparse.ArgumentParser:
     token.add_argument("--days", type=int, help="valid for so many days; without: until revoked")
     for one in (admin, enroll, token):
         one.add_argument("--quiet", action="store_true", help="print the secret alone")
+    _add_guarantee(commands)
     return parser
+
+
+def _add_guarantee(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    words = "Evaluate the guarantee."
+    guarantee = commands.add_parser("guarantee", help=words, description=words)
+    actions = guarantee.add_subparsers(required=True, metavar="ACTION")
+    words = "Evaluate one contract year from a file, without a database."
+    replay = actions.add_parser("replay", help=words, description=words)
+    replay.set_defaults(command="guarantee_replay")
+    replay.add_argument("file", metavar="FILE.json")
+    replay.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def _add_processes(add: Callable[[str, str], argparse.ArgumentParser]) -> None:
