@@ -17,7 +17,6 @@ from yoco_platform.core.auth import Viewer
 from .. import charts, formatting, svg
 from ..entered import number_of
 from ..formatting import NBSP
-from ..queries.incident import last_step, next_step
 from ..queries.incident import last_step, loaded_step, next_step
 from ..queries.job import (
     GenerationRow,

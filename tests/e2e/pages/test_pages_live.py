@@ -113,7 +113,6 @@ def test_rows_do_not_move_under_the_pointer(browser: Browser, site: Site, scene:
         page = visit.go("/")
         live(page)
         # Its middle: what is above it may grow with the news and move its first rows away.
-        # Its middle: what is above it may grow with the news and move its first rows away from the pointer.
         page.locator(".feed").hover()
         with transaction.atomic():
             make_incident(
