@@ -21,6 +21,7 @@ from .protocol import (
     Event,
     EventBody,
     Points,
+    RankCosts,
     Rejoined,
     StateDigest,
     Transferred,
@@ -29,7 +30,7 @@ from .protocol import (
 BATCH_BYTES_MAX = 768 * 1024
 POINTS_LENGTH_MAX = 50_000
 """Beyond this length chart points are dropped, and counted; other events never are."""
-PATIENT = (Points, StateDigest, Checkpointed, Transferred, Rejoined)
+PATIENT = (Points, StateDigest, RankCosts, Checkpointed, Transferred, Rejoined)
 """Charts and evidence: no job waits for them."""
 
 _SCHEMA = """

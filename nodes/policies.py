@@ -24,6 +24,21 @@ class HeatRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     clear_heartbeats: int = 3
 
 
+class PaceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Slow rank: its score, own time a step of its peers (median) over its own, is below ``score_below`` in
+    ``reports`` reports in a row. Clears at ``clear_above``.
+
+    With fewer than ``peers_min`` peers, or below ``own_ms_min`` milliseconds a step, nobody is slow.
+    """
+
+    mode: Literal["off", "observe"] = "observe"
+    score_below: float = 0.75
+    clear_above: float = 0.85
+    reports: int = 3
+    peers_min: int = 2
+    own_ms_min: float = 5.0
+
+
 class Breakers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """At most max(1, floor(share * nodes)) of a pool and of a rack under one rule at once."""
 
@@ -44,6 +59,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One version of the health policy. Version 0 is the one built in."""
 
     heat: HeatRule = HeatRule()
+    pace: PaceRule = PaceRule()
     breakers: Breakers = Breakers()
     liveness: Liveness = Liveness()
     probation_s: float = 20.0
@@ -74,11 +90,18 @@ def policy_data(policy: Policy) -> dict[str, object]:
 def policy_problems(policy: Policy) -> list[str]:
     """Everything that is wrong with the figures of a policy, in words."""
     heat, breakers, liveness = policy.heat, policy.breakers, policy.liveness
+    pace = policy.pace
     checks = [
         (heat.clear_below < heat.at_least, "heat.clear_below must be below heat.at_least"),
         (heat.heartbeats >= 1, "heat.heartbeats must be at least 1"),
         (heat.clear_heartbeats >= 1, "heat.clear_heartbeats must be at least 1"),
         (heat.seconds >= 0, "heat.seconds must not be negative"),
+        (
+            0 < pace.score_below < pace.clear_above,
+            "pace.score_below must be above 0 and below pace.clear_above",
+        ),
+        (pace.reports >= 1, "pace.reports must be at least 1"),
+        (pace.peers_min >= 1, "pace.peers_min must be at least 1"),
         (0 < breakers.pool_share <= 1, "breakers.pool_share must be above 0 and at most 1"),
         (0 < breakers.rack_share <= 1, "breakers.rack_share must be above 0 and at most 1"),
         (breakers.ready_floor >= 0, "breakers.ready_floor must not be negative"),

@@ -248,7 +248,7 @@ class RankCosts(RankEvent, tag="rank_costs", frozen=True, kw_only=True):
     here, ``buddy_bytes``, ``buddy_ms`` a copy to another node, both beside the training thread;
     ``buddy_wait_ms`` what of the latter the training thread waited for, part of ``prepare_ms``. Under
     accumulation ``keep``, for each micro-batch: ``micro_batch_bytes``, ``micro_batch_store_ms``,
-    ``micro_batch_agree_ms``.
+    ``micro_batch_agree_ms``. ``own_ms``: median of what a step took this rank without waiting for others.
     """
 
     rank: int

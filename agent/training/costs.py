@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 
 from ..link import CostsMeasured
@@ -14,27 +15,28 @@ EVERY_S = 10.0
 
 
 class Costs:
-    """Rank 0 tells them, as it tells the inventory: means over the steps since the last report, the first
-    one soon, then one every ``EVERY_S``."""
+    """Means over the steps since the last report, the first one soon, then one every ``EVERY_S``. Of the own
+    time the median: a step in which a rank evaluates is no pace."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = {}
-        self._steps = 0
+        self._own: list[float] = []
         self._sent_at = -math.inf
 
     def note(self, session: Session, stepper: Stepper) -> None:
         """A step was committed. Copies begin with step 1, and the first of them describes itself."""
-        if session.rank != 0 or stepper.counters.step < FIRST_STEP:
+        if stepper.counters.step < FIRST_STEP:
             return
         for name, value in measured(stepper).items():
             self._sums[name] = self._sums.get(name, 0.0) + value
-        self._steps += 1
+        self._own.append(stepper.own_ms)
         now = time.monotonic()
         if now - self._sent_at < EVERY_S:
             return
-        means = {name: total / self._steps for name, total in self._sums.items()}
+        means = {name: total / len(self._own) for name, total in self._sums.items()}
+        means["own_ms"] = statistics.median(self._own)
         session.send(CostsMeasured(step=stepper.counters.step, costs=means))
-        self._sums, self._steps, self._sent_at = {}, 0, now
+        self._sums, self._own, self._sent_at = {}, [], now
 
 
 def measured(stepper: Stepper) -> dict[str, float]:

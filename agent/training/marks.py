@@ -13,6 +13,7 @@ import zlib
 from collections import deque
 
 from ..transfer.arena import UNNUMBERED, Header
+from .owntime import OwnTime
 
 USUAL_OVER = 16
 """The usual time of a step is the median over so many."""
@@ -21,7 +22,8 @@ USUAL_OVER = 16
 class Mark:
     """The mark of one group. ``begin`` and ``end`` may be called from different threads."""
 
-    def __init__(self, slot: memoryview | None = None) -> None:
+    def __init__(self, own: OwnTime, slot: memoryview | None = None) -> None:
+        self._own = own
         self._slot = slot
         self._lock = threading.Lock()
         self._issued = 0
@@ -37,6 +39,8 @@ class Mark:
         """A new generation begins."""
         with self._lock:
             self._issued = 0
+            for _ in self._pending:
+                self._own.end()
             self._pending.clear()
             self._write()
 
@@ -47,6 +51,7 @@ class Mark:
             self._issued += numbered
             number = self._issued if numbered else UNNUMBERED
             self._pending[self._next] = (number, time.monotonic())
+            self._own.begin()
             self._write()
             return self._next
 
@@ -54,6 +59,7 @@ class Mark:
         """It has come through, or broke. Ending it twice is harmless."""
         with self._lock:
             if self._pending.pop(handle, None) is not None:
+                self._own.end()
                 self._write()
 
     def oldest_pending_s(self) -> float:
@@ -75,13 +81,14 @@ class Marks:
 
     def __init__(self, header: Header | None) -> None:
         self._header = header
+        self.own = OwnTime()
         self._steps: deque[float] = deque(maxlen=USUAL_OVER)
 
     def of_group(self, name: str, ranks: list[int]) -> Mark:
         """A group's mark; one that finds no room on the page is kept and not shown."""
         if self._header is None:
-            return Mark()
-        return Mark(self._header.group_slot(_key(name, ranks)))
+            return Mark(self.own)
+        return Mark(self.own, self._header.group_slot(_key(name, ranks)))
 
     def beat(self) -> None:
         """A thread of this process runs: it is neither stopped nor does native code keep the GIL."""

@@ -124,6 +124,7 @@ class Membership:
             raise GenerationOver(f"generation {generation} could not be met: {error}") from error
         # Ended while the last group was made: nobody closed what did not exist yet.
         self.latch.check()
+        self.marks.own.taken()  # the way here was no step's work
 
     def _of_all(self, name: str) -> InnerGroup:
         return InnerGroup(

@@ -103,6 +103,8 @@ class Stepper:
         self.broke_at = self.committed_at
         """when the last step before the failure was committed"""
         self.step_ms = 0.0
+        self.own_ms = 0.0
+        """of the last step, what this rank did not wait for others"""
         self.vote_s = 0.0
         self.prepare_s = 0.0
         self._borrowed = False
@@ -310,6 +312,7 @@ class Stepper:
         self.step_ms, self.committed_at = (at - self.committed_at) * 1000.0, at
         if self.session is not None:
             self.session.marks.stepped(self.step_ms)
+            self.own_ms = self.session.marks.own.taken() * 1000.0
 
     def close(self) -> None:
         """The batch has ended, at its fence or because its state is put back."""

@@ -55,7 +55,7 @@ def log_of(incident: Incident, limit: int = 200) -> list[LogRow]:
     ]
 
 
-QUIET_KINDS = ("points", "state_digest", "checkpointed", "worker_started")
+QUIET_KINDS = ("points", "state_digest", "rank_costs", "checkpointed", "worker_started")
 
 
 def events_of(incident: Incident, limit: int = 500) -> list[AgentEvent]:
@@ -87,6 +87,8 @@ def event_words(event: AgentEvent) -> str:
         return f"{who} arrived from its {body.get('holder', 'source')}, digests compared"
     if event.kind == "rank_committed":
         return f"{who} committed step {body.get('step'):,} after {body.get('previous_step'):,}"
+    if event.kind == "checkpoint_loaded":
+        return f"{who} loaded its script's checkpoint of step {body.get('step'):,}"
     if event.kind == "rank_rejoined":
         return f"{who} stands in generation {body.get('generation')}"
     return f"{who}: {event.kind.replace('_', ' ')}"

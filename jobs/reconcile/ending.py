@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agent.protocol import ReleaseOrder
+from nodes import services as node_services
 from yoco_platform.core.models import ApiToken
 
 from ..models import Job, JobTransition, Parking, Worker
@@ -88,6 +89,7 @@ def clear_away(view: View) -> bool:
     """An ended job: stop what still runs, and let kept state go unless it failed."""
     job = view.job
     restarts_judged(view)
+    node_services.paces_forgotten(job_id=job.pk, words=f"the job is {job.state}")
     if view.incident is not None or view.migration is not None:
         _close_what_was_open(view)
     if view.parking is not None:

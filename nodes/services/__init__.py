@@ -6,6 +6,7 @@ from .actions import node_cordon, node_drain, node_emptied, node_quarantine, nod
 from .enrollment import enrollment_token_create, node_enroll, node_for_token
 from .findings import breaker_reset, findings_evaluate
 from .heartbeat import node_heard, node_touched
+from .paces import paces_forgotten, paces_found
 from .passes import find_lost, nodes_advance
 from .policy import policy_create
 from .step import node_step
@@ -26,5 +27,7 @@ __all__ = [
     "node_step",
     "node_touched",
     "nodes_advance",
+    "paces_forgotten",
+    "paces_found",
     "policy_create",
 ]

@@ -79,7 +79,7 @@ def _open_or_update(node: Node, rule: HeatRule) -> None:
             },
         )
         if created:
-            _tell(node, "finding_opened", finding)
+            tell_finding(node, "finding_opened", finding)
         elif finding.count != streak.over:
             finding.count = streak.over
             finding.last_seen_at = max(finding.last_seen_at, clock.from_epoch(streak.last))
@@ -105,7 +105,7 @@ def _clear(node: Node, rule: HeatRule) -> None:
             f"below {rule.clear_below:g} °C in {rule.clear_heartbeats} readings in a row{figure}",
         ]
         finding.save(update_fields=["cleared_at", "evidence"])
-        _tell(node, "finding_cleared", finding)
+        tell_finding(node, "finding_cleared", finding)
 
 
 def _act(node: Node, findings: list[Finding], policy: Policy, version: int) -> None:
@@ -164,7 +164,8 @@ def _trip(node: Node, refusal: Refusal, version: int) -> None:
     publish_on_commit("fleet", "breaker_tripped", {"breaker_id": trip.pk, "reason": trip.reason})
 
 
-def _tell(node: Node, kind: str, finding: Finding) -> None:
+def tell_finding(node: Node, kind: str, finding: Finding) -> None:
+    """Publish news of a finding where it is shown."""
     news: dict[str, object] = {
         "node_id": node.pk,
         "node": node.name,

@@ -78,10 +78,10 @@ def job(example_hatchery: Hatchery, tmp_path: Path) -> Iterator[Callable[..., Co
     """Start an example with one standby; whatever is left of it ends with the test."""
     made: list[Coordinator] = []
 
-    def start(ranks: int, example: str, arguments: str, kill: str) -> Coordinator:
+    def start(ranks: int, example: str, arguments: str, kill: str, **changed: str) -> Coordinator:
         coordinator = Coordinator(
             example_hatchery, tmp_path, SCRIPT, ranks=ranks,
-            environment={**environment(example, arguments), "JOB_KILL": kill},
+            environment={**environment(example, arguments), "JOB_KILL": kill, **changed},
         )  # fmt: skip
         made.append(coordinator)
         return coordinator

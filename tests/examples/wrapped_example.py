@@ -2,6 +2,7 @@
 
 ``EXAMPLE`` is the script, ``EXAMPLE_ARGUMENTS`` its arguments, ``JOB_KILL`` = rank:step:point. A step is
 named by the number it has once it is committed; what lies between two steps belongs to the next one.
+``JOB_SLOW`` = rank:seconds that it takes longer for each batch; every step's costs are told then.
 ``JOB_FORGETS``: the part of the state that is not put back from a checkpoint.
 """
 
@@ -21,6 +22,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from yoco.training import costs
 from yoco.training import step as engine
 from yoco.training.private import PrivateState
 from yoco.training.run import Run
@@ -32,6 +34,7 @@ from tests.engine.killing import UNHEARD
 GATE = os.environ.get("JOB_GATE", "")
 GATE_STEP = 2
 KILL = os.environ.get("JOB_KILL", "").split(":")
+SLOW = os.environ.get("JOB_SLOW", "").split(":")
 VOTED = ("inside", "tail")
 """points beyond the vote: every rank must have heard it first, else the step is rightly discarded"""
 VOTE_HEARD_S = 20.0
@@ -97,6 +100,8 @@ def hook_run() -> None:
         for batch in batches(self):
             wait_at_gate(self)
             die("data")
+            if str(self.rank) == SLOW[0] and not self.rehearsing:
+                time.sleep(float(SLOW[1]))
             yield batch
 
     def and_then(self: engine.Stepper) -> None:
@@ -136,6 +141,11 @@ def hook_torch() -> None:
     dist.all_reduce, dcp.save = reduced, saved
 
 
+def hook_costs() -> None:
+    if len(SLOW) == 2:
+        costs.EVERY_S = 0.0
+
+
 def hook_forgetting() -> None:
     part = os.environ.get("JOB_FORGETS", "")
     if part:
@@ -159,6 +169,7 @@ hook_run()
 hook_votes()
 hook_torch()
 hook_forgetting()
+hook_costs()
 os.chdir(os.path.dirname(os.environ["YOCO_TRAIL_FILE"]))
 sys.argv = [os.environ["EXAMPLE"], *os.environ.get("EXAMPLE_ARGUMENTS", "").split()]
 runpy.run_path(sys.argv[0], run_name="__main__")
