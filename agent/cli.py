@@ -75,6 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tls-key", metavar="PEM")
     run.add_argument("--parked-dir", metavar="D", help="where the state of parked jobs lies")
     run.add_argument("--parked-bytes-max", type=int, metavar="N", help="most of it kept here")
+    run.add_argument("--log-bytes-max", type=int, metavar="N", help="most of one worker's output")
     run.set_defaults(run=_run)
 
     execute = commands.add_parser("exec", help="run a command here, watched by the running agent")

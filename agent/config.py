@@ -34,6 +34,7 @@ ENVIRONMENT: dict[str, str] = {
     "tls_key": "YOCO_TLS_KEY",
     "parked_dir": "YOCO_PARKED_DIR",
     "parked_bytes_max": "YOCO_PARKED_BYTES_MAX",
+    "log_bytes_max": "YOCO_LOG_BYTES_MAX",
 }
 """Setting -> environment variable. Lists are separated by commas there. YOCO_CONFIG names the file."""
 TOKEN_FILE = "YOCO_TOKEN_FILE"  # noqa: S105  (a name, no secret)
@@ -53,6 +54,7 @@ class AgentConfig:
     ``tls``: auto encrypts state streams off loopback, off never does.
     ``parked_dir``: where the state of parked jobs lies, ``parked`` in the state directory by default;
     ``parked_bytes_max``: most of it this node keeps, 0: what its disk holds.
+    ``log_bytes_max``: about as much is kept of what one worker prints, its last part; 0: all of it.
     """
 
     state_dir: Path
@@ -77,6 +79,7 @@ class AgentConfig:
     stop_grace_s: float = 2.0
     parked_dir: Path | None = None
     parked_bytes_max: int = 0
+    log_bytes_max: int = 64 * 1024 * 1024
 
     def __post_init__(self) -> None:
         checks = (
@@ -84,6 +87,7 @@ class AgentConfig:
             (self.tls in ("auto", "off"), f"tls is auto or off, not {self.tls!r}"),
             (0 <= self.simulate_gpus <= 1024, "simulate_gpus is from 0 to 1024"),
             (self.parked_bytes_max >= 0, "parked_bytes_max is 0 or more"),
+            (self.log_bytes_max >= 0, "log_bytes_max is 0 or more"),
             (0 <= self.store_port < 65536, "store_port is from 0 to 65535"),
             (0 <= self.data_port < 65536, "data_port is from 0 to 65535"),
             (_is_address(self.bind), f"bind is an address of this host, not {self.bind!r}"),
@@ -186,7 +190,7 @@ def _list(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-_INTEGERS = ("simulate_gpus", "store_port", "data_port", "parked_bytes_max")
+_INTEGERS = ("simulate_gpus", "store_port", "data_port", "parked_bytes_max", "log_bytes_max")
 _KINDS: dict[str, Callable[[str], object]] = {
     **dict.fromkeys(ENVIRONMENT, str),
     **dict.fromkeys(_INTEGERS, int),

@@ -160,9 +160,14 @@ class Agent:
         await control.start()
         stack.push_async_callback(control.stop)
         _log.info("agent_runs", node=known.node, platform=known.platform, boot_id=self.boot_id)
-        await self._until_stopped(
-            [link.heartbeats, link.events, link.results, link.doorbell, standings.run]
-        )
+        loops = [link.heartbeats, link.events, link.results, link.doorbell, standings.run]
+
+        async def worker_logs() -> None:
+            await node.workers.keep_logs(node.config.log_bytes_max)
+
+        if node.config.log_bytes_max:
+            loops.append(worker_logs)
+        await self._until_stopped(loops)
 
     async def _enrolled(self, inventory: Inventory) -> Identity | None:
         """Enrol, however long the platform is away; None when stopped meanwhile."""

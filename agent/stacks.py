@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -99,7 +100,8 @@ def _size(log: Path) -> int:
 def _read(log: Path, start: int) -> bytes:
     try:
         with log.open("rb") as file:
-            file.seek(start)
+            # A log that was cut meanwhile begins anew.
+            file.seek(start if start <= file.seek(0, os.SEEK_END) else 0)
             return file.read(4 * STACKS_CHARACTERS_MAX)
     except OSError:
         return b""

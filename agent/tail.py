@@ -30,6 +30,8 @@ async def follow(path: Path, ended: asyncio.Event, out: BinaryIO) -> None:
             while True:
                 last = ending.done()
                 grown.clear()
+                if os.fstat(file.fileno()).st_size < file.tell():
+                    file.seek(0)  # it was cut and begins anew
                 while data := file.read(65536):
                     out.write(data)
                 out.flush()

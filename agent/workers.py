@@ -24,6 +24,7 @@ from .link import LINK_FD, RECONNECT, AdoptFailed, Blocked, FromAgent, FromWorke
 from .links import OnMessage, ReconnectListener, WorkerLink
 from .records import Records, WorkerRecord
 from .states import WorkerState, may_step
+from .worker_logs import LOOK_S, LogKeeper, tail
 
 _log = structlog.get_logger("yoco.workers")
 DETAIL_CHARACTERS_MAX = 500
@@ -130,10 +131,7 @@ class Worker:
     def last_line(self) -> str:
         """The last line of its own output that is not empty, as text that any database takes."""
         try:
-            with Path(self.record.log).open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _TAIL_BYTES))
-                lines = file.read().decode(errors="replace").splitlines()
+            lines = tail(Path(self.record.log), _TAIL_BYTES).decode(errors="replace").splitlines()
         except OSError:
             return ""
         found = (_plain(line) for line in reversed(lines))
@@ -231,6 +229,13 @@ class Workers:
         worker.save()
         self._watch(worker)
         return worker
+
+    async def keep_logs(self, bytes_max: int) -> None:
+        """Hold the log of each worker below ``bytes_max`` for as long as the agent runs."""
+        keeper = LogKeeper(bytes_max)
+        while True:
+            await keeper.look(Path(worker.record.log) for worker in self)
+            await asyncio.sleep(LOOK_S)
 
     async def quit(self, worker: Worker, reason: str, grace_s: float) -> None:
         """Ask a worker to end and end it: returns when it has ended."""

@@ -9,6 +9,8 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from nodes import selectors as node_reads
+from nodes.outputs import NodeOutput
 from yoco_platform.core.api import ApiView, TransitionOutput, idempotent
 from yoco_platform.core.auth import Permission
 
@@ -128,6 +130,25 @@ class JobStateReleaseApi(ApiView):
             viewer=self.viewer, job_id=job_id, reason=asked["reason"]
         )
         return Response(StateReleasedOutput({"ranks": ranks}).data)
+
+
+class NodeRetireApi(ApiView):
+    """Take a node out of the inventory for good: after its drain, when no job has anything on it."""
+
+    permission = Permission.NODE_OPERATE
+
+    @extend_schema(
+        operation_id="node_retire",
+        parameters=[IDEMPOTENCY],
+        request=ReasonInput,
+        responses=NodeOutput,
+    )
+    @idempotent
+    def post(self, request: Request, node_id: int) -> Response:
+        asked = ReasonInput(data=request.data).values
+        node = node_reads.node_get(self.viewer, node_id)
+        services.node_retire(viewer=self.viewer, node=node, reason=asked["reason"])
+        return Response(NodeOutput(node_reads.node_get(self.viewer, node_id)).data)
 
 
 class JobTransitionsApi(ApiView):

@@ -2,7 +2,7 @@
 
 DomainError
  ├─ NotFound 404    JobUnknown, IncidentUnknown, MigrationUnknown, OrderUnknown
- ├─ Conflict 409    StepRefused, JobEnded, OrderEnded
+ ├─ Conflict 409    StepRefused, JobEnded, OrderEnded, NodeInUse
  ├─ Invalid 422     WorldSizeDoesNotFit
  └─ Unavailable 503 EventsNotTaken
 """
@@ -30,6 +30,12 @@ class OrderUnknown(NotFound):
     """No such order, or one of another node: the same answer."""
 
     code = "order_unknown"
+
+
+class NodeInUse(Conflict):
+    """A job has a rank, a standby or kept state on the node."""
+
+    code = "node_in_use"
 
 
 class StepRefused(Conflict):

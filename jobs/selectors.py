@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from django.db.models import F, Prefetch, QuerySet, Sum
 
@@ -34,6 +34,8 @@ from .states import INCIDENT_OPEN, PARKING_OPEN, WORKER_ALIVE, JobState, WorkerS
 POINTS_MAX = 2_000
 PARKINGS_MAX = 100
 
+Row = TypeVar("Row", Job, Incident)
+
 
 def _scoped(rows: QuerySet[Any], viewer: Viewer) -> QuerySet[Any]:  # Any: jobs or incidents
     if viewer.customer_id is not None:
@@ -41,6 +43,15 @@ def _scoped(rows: QuerySet[Any], viewer: Viewer) -> QuerySet[Any]:  # Any: jobs 
     if viewer.cluster_id is not None:
         rows = rows.filter(cluster_id=viewer.cluster_id)
     return rows
+
+
+def _page(rows: QuerySet[Row], state: str, before: int | None, limit: int) -> list[Row]:
+    """The newest ``limit`` rows in that state ("": in any) with ids below ``before``."""
+    if state:
+        rows = rows.filter(state=state)
+    if before is not None:
+        rows = rows.filter(pk__lt=before)
+    return list(rows.order_by("-pk")[:limit])
 
 
 def jobs_visible(viewer: Viewer) -> QuerySet[Job]:
@@ -53,12 +64,7 @@ def jobs_list(
     viewer: Viewer, *, state: str = "", before: int | None = None, limit: int = 50
 ) -> list[Job]:
     """One page of jobs, newest first; ``before`` is the id where the last page ended."""
-    jobs = jobs_visible(viewer)
-    if state:
-        jobs = jobs.filter(state=state)
-    if before is not None:
-        jobs = jobs.filter(pk__lt=before)
-    return list(jobs.order_by("-pk")[:limit])
+    return _page(jobs_visible(viewer), state, before, limit)
 
 
 def job_get(viewer: Viewer, job_id: int) -> Job:
@@ -87,11 +93,7 @@ def incidents_list(
     incidents = incidents_visible(viewer)
     if job_id is not None:
         incidents = incidents.filter(job_id=job_id)
-    if state:
-        incidents = incidents.filter(state=state)
-    if before is not None:
-        incidents = incidents.filter(pk__lt=before)
-    return list(incidents.order_by("-pk")[:limit])
+    return _page(incidents, state, before, limit)
 
 
 def incident_get(viewer: Viewer, incident_id: int) -> Incident:

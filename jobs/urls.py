@@ -18,6 +18,7 @@ urlpatterns = [
     path("jobs/<int:job_id>/transitions", apis.JobTransitionsApi.as_view(), name="job-transitions"),
     path("jobs/<int:job_id>/points", apis.JobPointsApi.as_view(), name="job-points"),
     path("jobs/<int:job_id>/digests", apis.JobDigestsApi.as_view(), name="job-digests"),
+    path("nodes/<int:node_id>/retire", apis.NodeRetireApi.as_view(), name="node-retire"),
     path("incidents", apis.IncidentListApi.as_view(), name="incident-list"),
     path("incidents/<int:incident_id>", apis.IncidentDetailApi.as_view(), name="incident-detail"),
     path("migrations", apis.MigrationListApi.as_view(), name="migration-list"),

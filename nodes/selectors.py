@@ -30,7 +30,7 @@ from .models import (
 )
 from .policies import Policy
 from .recall import Recall
-from .states import MAY_TAKE_WORK, SILENCE, NodeState
+from .states import MAY_TAKE_WORK, SILENCE, STEPS, NodeState
 
 TOKEN_MEMORY_S = 5.0
 """A token revoked by another process opens reads of this process for at most this long; a heartbeat
@@ -167,6 +167,16 @@ def node_get(viewer: Viewer, node_id: int) -> Node:
     if node is None:
         raise NodeUnknown(f"there is no node {node_id}")
     return node
+
+
+def node_retirable(node: Node) -> bool:
+    """Whether the state of a node lets it go for good: out of service, and cordoned only by its drain."""
+    if NodeState.RETIRED not in STEPS[NodeState(node.state)]:
+        return False
+    if node.state != NodeState.CORDONED:
+        return True
+    last = node.transitions.order_by("-at", "-id").first()
+    return last is not None and last.from_state == NodeState.DRAINING
 
 
 def transitions(viewer: Viewer, node_id: int, limit: int = 100) -> list[NodeTransition]:

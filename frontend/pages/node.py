@@ -9,6 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
 
+from jobs import services as job_services
 from nodes import selectors, services
 from yoco_platform.core import clock
 from yoco_platform.core.auth import Viewer
@@ -25,6 +26,7 @@ ACTIONS = {
     "cordon": services.node_cordon,
     "quarantine": services.node_quarantine,
     "release": services.node_release,
+    "retire": job_services.node_retire,
 }
 
 
@@ -54,7 +56,7 @@ def node_region(request: HttpRequest, viewer: Viewer, node_id: int) -> tuple[str
 
 @action_view
 def node_action(request: HttpRequest, viewer: Viewer, node_id: int, action: str) -> HttpResponse:
-    """Drain, cordon, quarantine or release, with a reason; the node page says what came of it."""
+    """Drain, cordon, quarantine, release or retire, with a reason; the node page says what came of it."""
     if action not in ACTIONS:
         raise NotFound(f"there is no action {action}")
     node = selectors.node_get(viewer, node_id)

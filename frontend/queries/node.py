@@ -228,4 +228,10 @@ def actions_of(viewer: Viewer, node: Node, workers: list[Worker]) -> list[Action
     if node.state not in (NodeState.READY, NodeState.LOST, NodeState.RETIRED, NodeState.JOINING):
         words = "It takes work again at once; open findings no longer act on it."
         actions.insert(0, Action("release", "Return to service", words, False))
+    if not workers and node_reads.node_retirable(node):
+        words = (
+            f"{gpus} GPUs leave the inventory for good: its token is revoked and its name stays taken. "
+            "What happened on it is kept."
+        )
+        actions.append(Action("retire", "Retire", words, True))
     return actions

@@ -21,6 +21,7 @@ from .orders import (
     orders_take,
     stop_create,
 )
+from .retiring import node_retire
 from .stages import stage_begin, stage_end
 from .steps import incident_step, job_step, migration_step, worker_step
 
@@ -44,6 +45,7 @@ __all__ = [
     "migration_fail",
     "migration_pause",
     "migration_step",
+    "node_retire",
     "order_create",
     "order_result",
     "orders_expire",

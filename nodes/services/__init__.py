@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from .actions import node_cordon, node_drain, node_emptied, node_quarantine, node_release
+from .actions import (
+    node_cordon,
+    node_drain,
+    node_emptied,
+    node_quarantine,
+    node_release,
+    node_retire,
+)
 from .enrollment import enrollment_token_create, node_enroll, node_for_token
 from .findings import breaker_reset, findings_evaluate
 from .heartbeat import node_heard, node_touched
@@ -24,6 +31,7 @@ __all__ = [
     "node_heard",
     "node_quarantine",
     "node_release",
+    "node_retire",
     "node_step",
     "node_touched",
     "nodes_advance",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import transaction
 
 from yoco_platform.core.audit import audit
-from yoco_platform.core.auth import Permission, Viewer, require
+from yoco_platform.core.auth import Permission, Viewer, hash_token, new_token, require
 
 from .. import selectors
 from ..errors import ReasonMissing, StepRefused
@@ -61,6 +61,25 @@ def node_emptied(*, node_id: int) -> bool:
         held=NodeState.CORDONED,
     )
     return True
+
+
+@transaction.atomic
+def node_retire(*, viewer: Viewer, node: Node, reason: str) -> Node:
+    """Out of the inventory for good: its token opens nothing, its name stays taken, its history stays.
+
+    Only the jobs app knows what runs on a node: call its ``node_retire``, which asks that first. Raises
+    Forbidden, ReasonMissing, StepRefused (a node that takes work must be drained before).
+    """
+    row = _own(viewer, node, reason)
+    before = row.state
+    if not selectors.node_retirable(row):
+        raise StepRefused(f"{row.name} is {row.state}: drain it first", node=row.name)
+    node_step(node=row, to=NodeState.RETIRED, reason=reason, actor=viewer.name, released=True)
+    row.token_hash = hash_token(new_token("nobody"))
+    row.save(update_fields=["token_hash"])
+    transaction.on_commit(selectors.forget_remembered, robust=True)
+    audit(viewer, "node_retire", f"node:{row.pk}", {"reason": reason, "from_state": before})
+    return row
 
 
 @transaction.atomic

@@ -60,6 +60,7 @@ def add_rare(scene: Scene) -> None:
     hung(scene.incidents["gpt-small-1"])
     unbooked(scene, 7)
     bare(scene)
+    make_node(scene, "f2", "R006", "retired", "sold", minutes=5, silent_s=331)
     node = make_node(scene, "f1", "R006", "lost", "silent for 31 s", minutes=5, silent_s=331)
     Node.objects.filter(pk=node.pk).update(
         endpoint={"host": "fd00:5a3e:12:7:8c1:24ff:fe00:1a2b", "store_port": 1, "data_port": 2},

@@ -44,6 +44,7 @@ def rare_pages_of(scene: Scene) -> dict[str, str]:
         "incident-rare": f"/incidents/INC-{scene.incidents['gpt-small-1'].pk}",
         "guarantee-unbooked": f"/guarantee/{scene.contract.pk}",
         "node-lost": f"/nodes/{scene.nodes['f1'].pk}",
+        "node-retired": f"/nodes/{scene.nodes['f2'].pk}",
         "node-bare": f"/nodes/{scene.nodes['d1'].pk}",
     }
 
