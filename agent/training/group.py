@@ -197,11 +197,11 @@ class YocoProcessGroup(dist.ProcessGroup):
         handle = self._mark.begin(numbered=name not in _ONE_TO_ONE)
         try:
             inner = getattr(outer, name)(*arguments, **keywords)
-        except RuntimeError:
+        except RuntimeError as error:
             self._mark.end(handle)
-            # A healthy generation refusing a call is the script's own mistake.
-            if latch.error is None:
+            if latch.is_own(error, latch.generation):
                 raise
+            latch.fail(error, latch.generation)
             latch.answer()
             return LatchedWork(latch, None, result)
         if latch.error is not None:

@@ -138,6 +138,8 @@ def hang(kind: str) -> None:
             wait_until_released()
     elif kind == "raise":
         raise ValueError("told to\nand a second line")
+    elif kind == "mistake":
+        dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)  # bits of a float
     elif kind == "slow":
         wait_until_released()
 
