@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import GroupName, _world
 
 from . import sandbox
-from .work import LatchedWork, Tensors, tensors_of
+from .work import LatchedWork, Tensors, over_or_gone, tensors_of
 
 if TYPE_CHECKING:
     from .membership import Membership
@@ -207,6 +207,7 @@ class YocoProcessGroup(dist.ProcessGroup):
         if latch.error is not None:
             self.close()  # ended between the check above and the issue: end this one too
         work = LatchedWork(latch, inner, result, lambda: self._mark.end(handle))
+        self._mark.follow(handle, over_or_gone(work))
         if membership.recorded is not None:
             membership.recorded.keep(self, name, work, result)
         return work

@@ -6,6 +6,7 @@ A script's own mistake surfaces as it is, everywhere.
 from __future__ import annotations
 
 import datetime
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -116,6 +117,17 @@ class LatchedWork(Work):
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
+
+
+def over_or_gone(work: LatchedWork) -> Callable[[], bool]:
+    """Tells whether ``work`` is over, or nobody can wait for it any more. Does not keep it alive."""
+    known = weakref.ref(work)
+
+    def asked() -> bool:
+        found = known()
+        return found is None or found.is_completed()
+
+    return asked
 
 
 def _raise_at(future: Any, error: BaseException) -> None:
