@@ -14,8 +14,8 @@ import torch.distributed as dist
 from agent.protocol import Limits
 from agent.training.group import YocoProcessGroup
 from agent.training.latch import Latch
-from agent.training.marks import Marks
 from agent.training.membership import Membership
+from agent.training.tallies import Tallies
 from agent.training.work import LatchedWork, over_or_gone
 from agent.transfer.arena import Header
 
@@ -39,12 +39,12 @@ class Inner:
 
 def test_only_what_is_under_way_and_in_somebodys_hands_is_pending(header: Header) -> None:
     latch = Latch()
-    mark = Marks(header).of_group("g", [0, 1])
+    tally = Tallies(header).of_group("g", [0, 1])
 
     def issued(done: bool) -> LatchedWork:
-        handle = mark.begin()
-        work = LatchedWork(latch, Inner(done), [], lambda: mark.end(handle))
-        mark.follow(handle, over_or_gone(work))
+        handle = tally.begin()
+        work = LatchedWork(latch, Inner(done), [], lambda: tally.end(handle))
+        tally.follow(handle, over_or_gone(work))
         return work
 
     over = [issued(True) for _ in range(100)]
@@ -52,19 +52,19 @@ def test_only_what_is_under_way_and_in_somebodys_hands_is_pending(header: Header
     held = [issued(False), issued(False)]
     issued(True)
     assert (header.groups()[0].issued, header.groups()[0].pending) == (104, 1)
-    assert mark.oldest_pending_s() > 0.0
+    assert tally.oldest_pending_s() > 0.0
     assert header.groups()[0].pending == 102
     held[0]._inner.done = True
-    assert mark.oldest_pending_s() > 0.0
+    assert tally.oldest_pending_s() > 0.0
     assert header.groups()[0].pending == 103
     held.clear()
-    assert mark.oldest_pending_s() == 0.0
+    assert tally.oldest_pending_s() == 0.0
     assert header.groups()[0].pending == 0
     assert len(over) == 100
 
 
 def test_collectives_of_gloo_that_nobody_waits_for_do_not_gather(header: Header) -> None:
-    membership = Membership(0, 1, Limits(), "127.0.0.1", Marks(header))
+    membership = Membership(0, 1, Limits(), "127.0.0.1", Tallies(header))
     membership.latch.begin(1)
     options: Any = dist.distributed_c10d._DistributedBackendOptions()  # type: ignore[attr-defined]
     options.group_rank, options.group_size, options.group_id = 0, 1, "g"

@@ -29,8 +29,8 @@ class _Pending:
     ended: Callable[[], bool] = lambda: False
 
 
-class Mark:
-    """The mark of one group. Its methods may be called from different threads."""
+class Tally:
+    """The tally of one group. Its methods may be called from different threads."""
 
     def __init__(self, slot: memoryview | None = None) -> None:
         self._slot = slot
@@ -94,18 +94,18 @@ class Mark:
         self._slot[2] = 0 if first is None else first.number
 
 
-class Marks:
-    """The marks of a process and the usual time of its steps, on its header page."""
+class Tallies:
+    """The tallies of a process and the usual time of its steps, on its header page."""
 
     def __init__(self, header: Header | None) -> None:
         self._header = header
         self._steps: deque[float] = deque(maxlen=USUAL_OVER)
 
-    def of_group(self, name: str, ranks: list[int]) -> Mark:
-        """A group's mark; one that finds no room on the page is kept and not shown."""
+    def of_group(self, name: str, ranks: list[int]) -> Tally:
+        """A group's tally; one that finds no room on the page is kept and not shown."""
         if self._header is None:
-            return Mark()
-        return Mark(self._header.group_slot(_key(name, ranks)))
+            return Tally()
+        return Tally(self._header.group_slot(_key(name, ranks)))
 
     def beat(self) -> None:
         """A thread of this process runs: it is neither stopped nor does native code keep the GIL."""
