@@ -7,9 +7,9 @@ descriptors of its own, so that letting go here can never pull memory from under
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -26,6 +26,7 @@ PARTS_MAX = 4096
 _LENGTH_BYTES = 8
 
 Which = ArenaName
+_Key = TypeVar("_Key", int, str)
 State = Literal["usable", "unavailable", "none"]
 
 
@@ -42,15 +43,8 @@ class Arena:
     fds: dict[int, int]
 
     def duplicate(self) -> dict[int, int]:
-        """Descriptors of the same memory, the caller's to close."""
-        taken: dict[int, int] = {}
-        try:
-            for storage_id, fd in self.fds.items():
-                taken[storage_id] = os.dup(fd)
-        except OSError:
-            close_all(taken.values())
-            raise
-        return taken
+        """Descriptors of the same memory, the caller's to close. Raises OSError: none is left open then."""
+        return _duplicated(self.fds)
 
     def close(self) -> None:
         close_all(self.fds.values())
@@ -113,14 +107,14 @@ class Custody:
             if message.part == 0:
                 arriving.manifest_fd, fds = fds[0], fds[1:]
             arriving.fds.update(zip(message.storage_ids, fds, strict=True))
+            fds = []
             arriving.seen.add(message.part)
             if len(arriving.seen) < arriving.parts:
                 return False
             manifest = _read_manifest(arriving.manifest_fd)
             _check_storages(manifest, arriving.fds)
         except (CustodyRefused, ManifestInvalid, OSError) as error:
-            if message.part not in arriving.seen:
-                close_all(fds)
+            close_all(fds)
             arriving.close()
             del self._arriving[message.which]
             raise CustodyRefused(str(error)) from error
@@ -151,11 +145,14 @@ class Custody:
         self._arenas["live"] = arena
 
     def pages(self) -> dict[str, int]:
-        """Descriptors of the header page and of the rank's own slots by name, the caller's to close."""
+        """Descriptors of the header page and of the rank's own slots by name, the caller's to close.
+
+        Raises OSError: none is left open then.
+        """
         if self.header is None:
             return {}
         own = {name: slots.fd for name, slots in self._slots.items() if name not in OF_OTHERS}
-        return {name: os.dup(fd) for name, fd in {"header": self.header.fd, **own}.items()}
+        return _duplicated({"header": self.header.fd, **own})
 
     def arena(self, which: Which) -> Arena | None:
         return self._arenas.get(which)
@@ -250,6 +247,17 @@ def _check_storages(manifest: Manifest, fds: dict[int, int]) -> None:
     for storage in manifest.storages:
         if os.fstat(fds[storage.id]).st_size < storage.bytes:
             raise CustodyRefused(f"storage {storage.id} is shorter than its manifest says")
+
+
+def _duplicated(fds: Mapping[_Key, int]) -> dict[_Key, int]:
+    taken: dict[_Key, int] = {}
+    try:
+        for key, fd in fds.items():
+            taken[key] = os.dup(fd)
+    except OSError:
+        close_all(taken.values())
+        raise
+    return taken
 
 
 def close_all(fds: Iterable[int]) -> None:

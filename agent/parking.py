@@ -103,22 +103,31 @@ class ParkedStates:
         try:
             for worker in standing:
                 folder = self._folder(worker.record.job_id) / _name_of(worker.record)
-                done.append(await asyncio.to_thread(_written(worker, folder, step)))
+                # It owns descriptors: once begun it is let end, whoever gives up waiting for it.
+                writing = asyncio.to_thread(_written(worker, folder, step))
+                done.append(await asyncio.shield(writing))
             if store is not None:
                 await asyncio.to_thread(store_written, self._folder(store.job_id), store)
         except (OSError, TransferError) as error:
             for parked in done:
                 shutil.rmtree(parked.folder, ignore_errors=True)
+            self._forget_missing()
             full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
             raise (NoRoom if full else ParkFailed)(f"{self._root}: {error}") from error
         for parked in done:
             self._keep(parked)
         return done
 
+    def _forget_missing(self) -> None:
+        """Parking again replaces what was parked before: where it failed neither may be left."""
+        for key, parked in list(self._all.items()):
+            if not parked.folder.is_dir():
+                del self._all[key]
+
     def _check_room(self, workers: Iterable[Worker]) -> None:
         """Raises NoRoom before anything is written."""
-        needed = sum(_size_of(worker) for worker in workers)
         try:
+            needed = sum(_size_of(worker) for worker in workers)
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             disk = os.statvfs(self._root)
         except OSError as error:
@@ -175,9 +184,14 @@ def _name_of(record: WorkerRecord) -> str:
 
 def _written(worker: Worker, folder: Path, step: int) -> Callable[[], Parked]:
     """The work of one rank, for a thread: it owns its descriptors, so nobody can close them under it."""
-    record, pages, arena = worker.record, worker.custody.pages(), worker.custody.arena("live")
+    record, arena = worker.record, worker.custody.arena("live")
     assert arena is not None
     manifest, storages = arena.manifest, arena.duplicate()
+    try:
+        pages = worker.custody.pages()
+    except OSError:
+        close_all(storages.values())
+        raise
 
     def write() -> Parked:
         try:

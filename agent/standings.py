@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from .protocol import GroupStanding, Standing
 from .states import WorkerState
-from .transfer.arena import GroupMark, Header, Phase
+from .transfer.arena import GroupTally, Header, Phase
 from .workers import Worker
 
 LOOK_S = 0.5
@@ -30,7 +30,7 @@ class Place:
     phase: int
     since_ns: int
     applied: int
-    groups: tuple[GroupMark, ...]
+    groups: tuple[GroupTally, ...]
 
     @classmethod
     def of(cls, header: Header) -> Place:

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import GroupName, _world
 
 from . import sandbox
-from .work import LatchedWork, Tensors, tensors_of
+from .work import LatchedWork, Tensors, over_or_gone, tensors_of
 
 if TYPE_CHECKING:
     from .membership import Membership
@@ -83,7 +83,7 @@ class YocoProcessGroup(dist.ProcessGroup):
         self._timeout_s = options.timeout.total_seconds()
         self._inner: InnerGroup | None = None
         self._outer: dist.ProcessGroup | None = None
-        self._mark = membership.marks.of_group(self._name, self._ranks)
+        self._tally = membership.tallies.of_group(self._name, self._ranks)
         self.sequence = 0
         """collectives issued since the group was made"""
         self.trace = 0
@@ -153,7 +153,7 @@ class YocoProcessGroup(dist.ProcessGroup):
         outer._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         outer._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, inner.gloo)
         self._inner, self._outer = inner, outer
-        self._mark.reset()
+        self._tally.reset()
 
     def close(self) -> None:
         """Abort the inside. From any thread; calls in progress end with an error."""
@@ -173,13 +173,13 @@ class YocoProcessGroup(dist.ProcessGroup):
         """
         self._meeting_name, self._ranks = name, list(ranks)
         self._rank = self._ranks.index(rank)
-        self._mark.move_to(name, self._ranks)
+        self._tally.move_to(name, self._ranks)
         # torch asks this table who is who in a group.
         _world.pg_group_ranks[self] = {member: place for place, member in enumerate(self._ranks)}
 
     def oldest_pending_s(self) -> float:
         """Seconds for which the oldest unfinished collective has been waited for, 0.0 without one."""
-        return self._mark.oldest_pending_s()
+        return self._tally.oldest_pending_s()
 
     def carry(self, name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> LatchedWork:
         """Issue one collective on the inside; the one place where collectives pass."""
@@ -194,19 +194,20 @@ class YocoProcessGroup(dist.ProcessGroup):
         if latch.error is not None or outer is None:
             latch.answer()
             return LatchedWork(latch, None, result)
-        handle = self._mark.begin(numbered=name not in _ONE_TO_ONE)
+        handle = self._tally.begin(numbered=name not in _ONE_TO_ONE)
         try:
             inner = getattr(outer, name)(*arguments, **keywords)
-        except RuntimeError:
-            self._mark.end(handle)
-            # A healthy generation refusing a call is the script's own mistake.
-            if latch.error is None:
+        except RuntimeError as error:
+            self._tally.end(handle)
+            if latch.is_own(error, latch.generation):
                 raise
+            latch.fail(error, latch.generation)
             latch.answer()
             return LatchedWork(latch, None, result)
         if latch.error is not None:
             self.close()  # ended between the check above and the issue: end this one too
-        work = LatchedWork(latch, inner, result, lambda: self._mark.end(handle))
+        work = LatchedWork(latch, inner, result, lambda: self._tally.end(handle))
+        self._tally.follow(handle, over_or_gone(work))
         if membership.recorded is not None:
             membership.recorded.keep(self, name, work, result)
         return work

@@ -14,9 +14,14 @@ import torch
 
 from .errors import GenerationOver
 
+GRACE_S = 2.0
+"""so long an error that names no connection is held for the interrupt that would explain it"""
+_LOST = ("gloo/transport", "Connection", "Timed out", "Broken pipe")
+"""words of errors by which a connection ended or stayed silent: no script makes these alone"""
+
 
 class Latch:
-    """One per process. ``fail`` may be called from any thread."""
+    """One per process. ``fail`` and ``is_own`` may be called from any thread."""
 
     def __init__(self) -> None:
         self.generation = -1
@@ -27,7 +32,7 @@ class Latch:
         self._over = -1
         self._early: BaseException | None = None
         """ended generation ``_over`` and all before it, while this process stood in an earlier one"""
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
 
     def enter(self) -> None:
         self._depth += 1
@@ -50,7 +55,20 @@ class Latch:
                 return False
             if self.error is None:
                 self.error = error
+            self._lock.notify_all()
             return True
+
+    def is_own(self, error: BaseException, generation: int) -> bool:
+        """Whether a collective of ``generation`` failed by the script's own mistake: no connection ended, and
+        nobody ends the generation. Waits for that, at most ``GRACE_S``."""
+
+        def ended() -> bool:
+            return self.error is not None or generation != self.generation
+
+        if any(word in str(error) for word in _LOST):
+            return False
+        with self._lock:
+            return not self._lock.wait_for(ended, GRACE_S)
 
     def answer(self) -> None:
         """Called where a collective cannot be carried out: returns inside, raises outside."""
@@ -72,5 +90,6 @@ class Latch:
         with self._lock:
             self.generation = generation
             self.error = self._early if generation <= self._over else None
+            self._lock.notify_all()
         self.swallowed = False
         self._depth = 0

@@ -16,10 +16,10 @@ from ..store_client import StoreError
 from .errors import GenerationOver
 from .group import BACKEND, InnerGroup, YocoProcessGroup
 from .latch import Latch
-from .marks import Marks
 from .recording import Recording
 from .refusals import RestoreFailed
 from .store import AgentStore, open_store
+from .tallies import Tallies
 
 
 class Membership:
@@ -31,7 +31,7 @@ class Membership:
         world_size: int,
         limits: Limits,
         bind_host: str,
-        marks: Marks | None = None,
+        tallies: Tallies | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
@@ -53,8 +53,8 @@ class Membership:
         self._limits = limits
         self._bind_host = bind_host
         self._groups: list[YocoProcessGroup] = []
-        self.marks = marks or Marks(None)
-        self._side_mark = self.marks.of_group("side", list(range(world_size)))
+        self.tallies = tallies or Tallies(None)
+        self._side_tally = self.tallies.of_group("side", list(range(world_size)))
         self._formed: list[tuple[str, tuple[int, ...]]] = []
         """name and ranks of every group of the job, in the order they were made, own ones and others"""
         self._side_since: float | None = None
@@ -116,7 +116,7 @@ class Membership:
             self._arrive(ref)
             for group in self._groups:
                 group.connect(self.store, self.device)
-            self._side_mark.reset()
+            self._side_tally.reset()
             self.side = self._of_all("side")
             self.bulk = self._of_all("bulk") if self.with_bulk else None
         except (StoreError, RuntimeError) as error:
@@ -124,7 +124,7 @@ class Membership:
             raise GenerationOver(f"generation {generation} could not be met: {error}") from error
         # Ended while the last group was made: nobody closed what did not exist yet.
         self.latch.check()
-        self.marks.own.taken()  # the way here was no step's work
+        self.tallies.own.taken()  # the way here was no step's work
 
     def _of_all(self, name: str) -> InnerGroup:
         return InnerGroup(
@@ -202,16 +202,16 @@ class Membership:
     def oldest_pending_s(self) -> float:
         """Seconds for which the oldest unfinished collective, vote or copy has been waited for."""
         groups = (group.oldest_pending_s() for group in self._groups)
-        return max([self._side_mark.oldest_pending_s(), *groups])
+        return max([self._side_tally.oldest_pending_s(), *groups])
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         """Around whatever waits for the others on the side group."""
-        handle = self._side_mark.begin()
+        handle = self._side_tally.begin()
         try:
             yield
         finally:
-            self._side_mark.end(handle)
+            self._side_tally.end(handle)
 
 
 _running: Membership | None = None

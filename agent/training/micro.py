@@ -82,6 +82,7 @@ class MicroBatches:
         """key of the last micro-batch that every rank has kept"""
         self._due: Any = None
         """accumulators to be put back before the next batch is drawn"""
+        self._said_ahead = False
         if self.why_not:
             say(f"accumulation 'keep' works as 'redo' here: {self.why_not}")
 
@@ -128,6 +129,9 @@ class MicroBatches:
     def _store(self, key: int) -> None:
         session, stepper = self._session, self._stepper
         pending = stepper.trail.pending()
+        if stepper.trail.num_losses < stepper.counters.micro_step:
+            self._say_ahead()
+            return
         try:
             state = stepper.state.capture_micro()
         except Unprotectable as refusal:
@@ -140,6 +144,15 @@ class MicroBatches:
         blob = b"".join((_LENGTH.pack(len(pending)), pending, state))
         self.cost.bytes = len(blob)
         session.store_slot("micro", session.rank, key, blob)
+
+    def _say_ahead(self) -> None:
+        """What a script holds drawn and not computed is in no state: who went on from here would miss it."""
+        if not self._said_ahead:
+            self._said_ahead = True
+            say(
+                f"in step {self._stepper.counters.step + 1} batches were drawn ahead of their backward(): "
+                "such micro-batches are not kept, and where a rank is lost the step is computed again"
+            )
 
     def stand_at(self, step: int, micro: int, blob: bytes | None = None) -> None:
         """Stand in ``step`` after its micro-batch ``micro``. Raises VerdictImpossible, RestoreFailed.

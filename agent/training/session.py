@@ -38,10 +38,10 @@ from ..transfer.arena import Phase
 from .custody import Custody, Packet, SlotName
 from .errors import GenerationOver, NothingHeard, WrittenOutside
 from .listener import Listener, Verdict
-from .marks import Marks
 from .membership import Membership, init_torch, install
 from .recording import Recording
 from .store import open_store
+from .tallies import Tallies
 from .words import say
 
 EXCEPTION_CHARACTERS_MAX = 300
@@ -69,9 +69,9 @@ class Session:
         self.buddies = dict(start.buddies)
         self.custody = Custody()
         self.header = self.custody.header
-        self.marks = Marks(self.header)
+        self.tallies = Tallies(self.header)
         self.membership = Membership(
-            self.rank, self.world_size, start.limits, start.bind_host, self.marks
+            self.rank, self.world_size, start.limits, start.bind_host, self.tallies
         )
         self.membership.with_bulk = start.redundancy == "buddy"
         self.latch = self.membership.latch
@@ -182,7 +182,7 @@ class Session:
             self.pause_wanted = True
 
     def _watch(self) -> None:
-        self.marks.beat()
+        self.tallies.beat()
         silent_s = self.membership.oldest_pending_s()
         self.header.set("collective", self.membership.collectives())
         if silent_s < self.limits.stall_s or self._waiting is not None:

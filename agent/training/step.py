@@ -311,8 +311,8 @@ class Stepper:
         at = time.monotonic()
         self.step_ms, self.committed_at = (at - self.committed_at) * 1000.0, at
         if self.session is not None:
-            self.session.marks.stepped(self.step_ms)
-            self.own_ms = self.session.marks.own.taken() * 1000.0
+            self.session.tallies.stepped(self.step_ms)
+            self.own_ms = self.session.tallies.own.taken() * 1000.0
 
     def close(self) -> None:
         """The batch has ended, at its fence or because its state is put back."""

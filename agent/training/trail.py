@@ -55,6 +55,12 @@ class Trail:
         """How many batches ``batch_hash`` is about."""
         return len(self._batches)
 
+    @property
+    def num_losses(self) -> int:
+        """How many ``backward()`` of one number the running step has had."""
+        self._read()
+        return len(self._losses)
+
     def last_hash_of(self, count: int) -> str:
         """Hash of the first ``count`` batches of the step committed last."""
         return _joined(self._last_batches[:count])

@@ -33,7 +33,7 @@ def mark_forward(models: Sequence[nn.Module], latch: Latch, ran: Callable[[bool]
 
 
 def _may_train(models: Sequence[nn.Module]) -> bool:
-    """Eval mode alone tells nothing: one model of several is in it, or a script that never calls ``train``."""
+    """Eval mode alone tells nothing: one model of several is in it, or a script never calls ``train``."""
     return torch.is_grad_enabled() and (
         any(parameter.requires_grad for model in models for parameter in model.parameters())
         or any(module.training for model in models for module in model.modules())

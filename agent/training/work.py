@@ -1,8 +1,12 @@
-"""Handles of collectives that never let a broken generation surface inside forward or backward."""
+"""Handles of collectives that never let a broken generation surface inside forward or backward.
+
+A script's own mistake surfaces as it is, everywhere.
+"""
 
 from __future__ import annotations
 
 import datetime
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +41,8 @@ class LatchedWork(Work):
         try:
             self._inner.wait(timeout) if timeout is not None else self._inner.wait()
         except RuntimeError as error:
+            if self._latch.is_own(error, self._generation):
+                raise
             if self._latch.fail(error, self._generation):
                 self._latch.answer()
         finally:
@@ -79,36 +85,60 @@ class LatchedWork(Work):
         try:
             inner = self._inner.get_future()
         except RuntimeError as error:
-            self._latch.fail(error, self._generation)
-            self._end()
-            self._settle(future, error)
+            self._break(future, error)
             return future
         # Called by the inner group's thread, or at once.
         inner.add_done_callback(lambda done: self._forward(done, future))
         return future
 
     def _forward(self, done: Any, future: Future[Tensors]) -> None:
-        broken: BaseException | None = None
         try:
             done.value()
         except RuntimeError as error:
-            broken = error
-            self._latch.fail(error, self._generation)
+            self._break(future, error)
+            return
         self._end()
-        self._settle(future, broken)
+        future.set_result(self._result)
 
-    def _settle(self, future: Future[Tensors], broken: BaseException | None) -> None:
-        if broken is None or self._inside:
-            if broken is not None:
-                self._latch.swallowed = True
+    def _break(self, future: Future[Tensors], error: RuntimeError) -> None:
+        own = self._latch.is_own(error, self._generation)
+        self._end()
+        if own:
+            _raise_at(future, error)
+            return
+        self._latch.fail(error, self._generation)
+        if self._inside:
+            self._latch.swallowed = True
             future.set_result(self._result)
         else:
-            future.set_exception(GenerationOver(str(broken)))  # type: ignore[arg-type]  # torch's stub
+            _raise_at(future, GenerationOver(str(error)))
 
     def _end(self) -> None:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
+
+
+def over_or_gone(work: LatchedWork) -> Callable[[], bool]:
+    """Tells whether ``work`` is over, or nobody can wait for it any more. Does not keep it alive."""
+    known = weakref.ref(work)
+
+    def asked() -> bool:
+        found = known()
+        return found is None or found.is_completed()
+
+    return asked
+
+
+def _raise_at(future: Any, error: BaseException) -> None:
+    """Whoever waits for ``future`` gets ``error``. ``set_exception`` takes nothing but an Exception, and what
+    is raised in this callback nobody hears."""
+
+    def unwrap(found: BaseException) -> None:
+        raise found
+
+    future._set_unwrap_func(unwrap)
+    future.set_result(error)
 
 
 def tensors_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensors:

@@ -38,7 +38,7 @@ _HEAD = struct.Struct("<qq")
 _OFFSET = {name: 8 * index for index, name in enumerate(_FIELDS)}
 HEADER_BYTES = 4096
 _GROUPS_AT = 128
-"""First int64 of the table of groups: four for each, see ``GroupMark``."""
+"""First int64 of the table of groups: four for each, see ``GroupTally``."""
 GROUPS_MAX = 64
 UNNUMBERED = -1
 """Pending, and with no number that others could be compared by: a send or a receive."""
@@ -87,7 +87,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class GroupMark:
+class GroupTally:
     """Where a rank stands in one of its process groups, in one generation.
 
     ``key`` is the same on all members of the group. ``issued`` counts collectives from 1. ``pending`` is the
@@ -125,7 +125,7 @@ class Header:
         self._view[_OFFSET[name] // 8] = value
 
     def group_slot(self, key: int) -> memoryview | None:
-        """Where one group's mark is written, [key, issued, pending]; None when the table is full."""
+        """Where one group's tally is written, [key, issued, pending]; None when the table is full."""
         number = self.get("num_groups")
         if number >= GROUPS_MAX:
             return None
@@ -135,11 +135,11 @@ class Header:
         self.set("num_groups", number + 1)
         return slot
 
-    def groups(self) -> list[GroupMark]:
-        """Every group's mark, as it is now."""
+    def groups(self) -> list[GroupTally]:
+        """Every group's tally, as it is now."""
         number = min(max(self.get("num_groups"), 0), GROUPS_MAX)
         places = (_GROUPS_AT + 4 * index for index in range(number))
-        return [GroupMark(*self._view[at : at + 3]) for at in places]
+        return [GroupTally(*self._view[at : at + 3]) for at in places]
 
     @property
     def usable(self) -> bool:

@@ -71,6 +71,20 @@ def test_under_keep_a_rank_lost_in_micro_batch_7_of_8_costs_that_one(
     assert_identical(coordinator, twin(3, **settings), 3, STEPS)
 
 
+@pytest.mark.parametrize(("ahead", "point"), [("7", "forward@8"), ("1", "forward@7")])
+def test_under_keep_a_script_that_draws_ahead_computes_the_step_again(
+    job: Job, twin: Twin, ahead: str, point: str
+) -> None:
+    settings = {"JOB_AHEAD": ahead, **NO_SYNC}
+    coordinator = job(3, options=KEEP, JOB_KILL=f"1:3:{point}", **settings)
+    coordinator.open_gate()
+    coordinator.run(coordinator.finished, 60)
+    assert coordinator.moved == [(1, "custody", "none")]
+    assert (coordinator.resume_at, coordinator.resume_micro) == (2, 0)
+    assert_identical(coordinator, twin(3, **settings), 3, STEPS)
+    assert all("drawn ahead" in worker.log for worker in coordinator.ranks.values())
+
+
 def test_ranks_that_stand_at_different_micro_batches_go_on_after_the_last_common_one(
     job: Job, twin: Twin
 ) -> None:

@@ -16,6 +16,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ STEPS = int(os.environ.get("JOB_STEPS", "12"))
 WORKERS = int(os.environ.get("JOB_WORKERS", "0"))
 EMPTY = bool(os.environ.get("JOB_EMPTY"))
 MICRO = int(os.environ.get("JOB_MICRO", "1"))
+AHEAD = int(os.environ.get("JOB_AHEAD", "0"))
+"""how many batches are drawn ahead of the one that is computed, within a step"""
 SYNC_LAST = bool(os.environ.get("JOB_SYNC_LAST"))
 """gradients are exchanged in the last micro-batch of a step only"""
 FORGOTTEN = bool(os.environ.get("JOB_FORGOTTEN"))
@@ -138,6 +141,8 @@ def hang(kind: str) -> None:
             wait_until_released()
     elif kind == "raise":
         raise ValueError("told to\nand a second line")
+    elif kind == "mistake":
+        dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)  # bits of a float
     elif kind == "slow":
         wait_until_released()
 
@@ -471,11 +476,21 @@ def wait_for_the_pause() -> None:
         time.sleep(0.005)
 
 
+def batches() -> Iterator[tuple[Any, bool]]:
+    """(batch, whether it is its step's last)."""
+    held: list[Any] = []
+    for batch in run.batches():
+        held.append(batch)
+        last = run.micro_step + 1 >= MICRO
+        while held and (last or len(held) > AHEAD):
+            yield held.pop(0), last and not held
+
+
 def train() -> None:
     for each in optimizers:
         each.zero_grad()  # as many scripts do: what a step has summed so far must outlast it
     while run.step < STEPS:
-        for batch in run.batches():
+        for batch, last in batches():
             wait_at_gate()
             flip()
             tell_of_micro_batch("begun", run.micro_step + 1)
@@ -484,7 +499,6 @@ def train() -> None:
             noise = float(np.random.rand())
             if TAIL == "before":
                 clip_weights()
-            last = run.micro_step + 1 >= MICRO
             with accumulating(last):
                 loss = (model(batch) - noise).pow(2).mean() / MICRO
                 if PLATEAU:

@@ -11,6 +11,8 @@ import threading
 import time
 import zlib
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from ..transfer.arena import UNNUMBERED, Header
 from .owntime import OwnTime
@@ -19,8 +21,17 @@ USUAL_OVER = 16
 """The usual time of a step is the median over so many."""
 
 
-class Mark:
-    """The mark of one group. ``begin`` and ``end`` may be called from different threads."""
+@dataclass
+class _Pending:
+    """One collective under way. ``ended`` finds out what nobody waits for."""
+
+    number: int
+    since: float
+    ended: Callable[[], bool] = lambda: False
+
+
+class Tally:
+    """The tally of one group. Its methods may be called from different threads."""
 
     def __init__(self, own: OwnTime, slot: memoryview | None = None) -> None:
         self._own = own
@@ -28,7 +39,7 @@ class Mark:
         self._lock = threading.Lock()
         self._issued = 0
         self._next = 0
-        self._pending: dict[int, tuple[int, float]] = {}
+        self._pending: dict[int, _Pending] = {}
 
     def move_to(self, name: str, ranks: list[int]) -> None:
         """It is another group's from now on."""
@@ -50,7 +61,7 @@ class Mark:
             self._next += 1
             self._issued += numbered
             number = self._issued if numbered else UNNUMBERED
-            self._pending[self._next] = (number, time.monotonic())
+            self._pending[self._next] = _Pending(number, time.monotonic())
             self._own.begin()
             self._write()
             return self._next
@@ -62,10 +73,23 @@ class Mark:
                 self._own.end()
                 self._write()
 
-    def oldest_pending_s(self) -> float:
-        """Seconds for which the oldest unfinished collective has been waited for, 0.0 without one."""
+    def follow(self, handle: int, ended: Callable[[], bool]) -> None:
+        """``ended`` tells when it is over though nobody may wait for it. Asked from any thread."""
         with self._lock:
-            began = min((since for _number, since in self._pending.values()), default=None)
+            pending = self._pending.get(handle)
+            if pending is not None:
+                pending.ended = ended
+
+    def oldest_pending_s(self) -> float:
+        """Seconds for which the oldest unfinished collective has been waited for, 0.0 without one. Those that
+        are over are let go here."""
+        with self._lock:
+            known = list(self._pending.items())
+        # Not under the lock: what is asked may be the last to hold its tensors.
+        for handle in [handle for handle, pending in known if pending.ended()]:
+            self.end(handle)
+        with self._lock:
+            began = min((pending.since for pending in self._pending.values()), default=None)
         return 0.0 if began is None else time.monotonic() - began
 
     def _write(self) -> None:
@@ -73,22 +97,22 @@ class Mark:
             return
         first = next(iter(self._pending.values()), None)
         self._slot[1] = self._issued
-        self._slot[2] = 0 if first is None else first[0]
+        self._slot[2] = 0 if first is None else first.number
 
 
-class Marks:
-    """The marks of a process and the usual time of its steps, on its header page."""
+class Tallies:
+    """The tallies of a process and the usual time of its steps, on its header page."""
 
     def __init__(self, header: Header | None) -> None:
         self._header = header
         self.own = OwnTime()
         self._steps: deque[float] = deque(maxlen=USUAL_OVER)
 
-    def of_group(self, name: str, ranks: list[int]) -> Mark:
-        """A group's mark; one that finds no room on the page is kept and not shown."""
+    def of_group(self, name: str, ranks: list[int]) -> Tally:
+        """A group's tally; one that finds no room on the page is kept and not shown."""
         if self._header is None:
-            return Mark(self.own)
-        return Mark(self.own, self._header.group_slot(_key(name, ranks)))
+            return Tally(self.own)
+        return Tally(self.own, self._header.group_slot(_key(name, ranks)))
 
     def beat(self) -> None:
         """A thread of this process runs: it is neither stopped nor does native code keep the GIL."""
