@@ -83,12 +83,12 @@ class Terms(_Part, frozen=True, kw_only=True):
     minimum_spares: Count | Empty = None
 
 
-class MeasuredSpan(_Part, frozen=True, kw_only=True):
+class MeasuredSpan(_Part, frozen=True, kw_only=True, gc=False):
     start: Instant
     end: Instant
 
 
-class Resumed(_Part, frozen=True, kw_only=True):
+class Resumed(_Part, frozen=True, kw_only=True, gc=False):
     last_committed_step: int
     next_committed_step: int
     recomputed_committed_steps: Count
@@ -99,7 +99,7 @@ class Resumed(_Part, frozen=True, kw_only=True):
     recorded: Instant
 
 
-class Failure(_Part, frozen=True, kw_only=True):
+class Failure(_Part, frozen=True, kw_only=True, gc=False):
     id: Text
     source: str | None = None
     job: str
