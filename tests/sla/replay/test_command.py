@@ -174,7 +174,7 @@ def test_a_hundred_thousand_failures_of_one_job_take_seconds(
     path = saved(tmp_path, large("one_job", 100_000))
     began = time.process_time()
     assert cli.main(["guarantee", "replay", path, "--json"]) == 0
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 40
     found = json.loads(capsys.readouterr().out)
     steady_from = 151 * 86_400 // 300
     covered = 1 + -(-(100_000 - steady_from) // 6)
