@@ -483,3 +483,99 @@ def test_point_14_the_answer_has_the_words_of_the_format() -> None:
     ]
     assert list(found["lines"][0]) == ["failure", "verdict", "rule", "why"]
     assert verdicts(found) == {"c": "covered"}
+
+
+# --- Where two points meet ----------------------------------------------------------------------------
+
+
+def test_points_2_and_4_a_grace_that_is_not_agreed_makes_nothing_missed() -> None:
+    found = answer(failure("a", resumed=None), terms=terms(grace_days=None))
+    assert (found["outcome"], counts(found)) == ("blocked", {"awaiting": 1})
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told"),
+    [("2027-01-10T00:00:00Z", "covered"), ("2027-01-10T00:00:00.000001Z", "awaiting")],
+)
+def test_points_4_and_9_evidence_recorded_after_as_of_is_not_known(
+    recorded: str, told: str
+) -> None:
+    one = failure("x", resumed=resumed(recorded=recorded))
+    assert verdicts(answer(one, as_of="2027-01-10T00:00:00Z")) == {"x": told}
+
+
+@pytest.mark.parametrize(
+    ("as_of", "told"),
+    [("2026-03-01T13:00:00Z", "merged"), ("2026-03-01T12:59:59.999999Z", "covered")],
+)
+def test_points_5_and_9_when_the_run_got_steady_is_known_from_then_on(
+    as_of: str, told: str
+) -> None:
+    head = failure("a", job="llm", steady_at="2026-03-01T13:00:00Z")
+    later = failure("b", "2026-03-01T12:10:00Z", job="llm")
+    assert verdicts(answer(head, later, as_of=as_of))["b"] == told
+
+
+def test_points_5_and_9_a_contradicted_member_after_the_end_blocks_the_year_of_its_head() -> None:
+    head = failure("a", "2026-12-31T23:59:00Z", job="llm", steady_at="2027-01-01T01:00:00Z")
+    later = failure("b", "2027-01-01T00:30:00Z", job="llm")
+    found = answer(head, later, later | {"root_cause": "else"})
+    assert found["blocked_by"] == ["failures: b was reported with different contents"]
+    alone = answer(later, later | {"root_cause": "else"})
+    assert alone["blocked_by"] == []
+
+
+def test_points_5_and_13_the_terms_of_the_heads_year_govern_its_group() -> None:
+    short = terms(grouping_window_minutes=1)
+    long = terms(version=2, effective_from="2027-01-01", grouping_window_minutes=120)
+    same = {"job": "llm", "root_cause": "r", "steady_at": None}
+    head = failure("a", "2026-12-31T23:59:00Z", **same)
+    later = failure("b", "2027-01-01T00:30:00Z", **same)
+    assert verdicts(answer(head, later, terms=[short, long])) == {"a": "covered"}
+    assert verdicts(answer(head, later, terms=[short | {"grouping_window_minutes": 60}, long])) == {
+        "a": "covered",
+        "b": "merged",
+    }
+
+
+def test_points_5_and_13_a_year_without_terms_has_no_heads() -> None:
+    since = terms(effective_from="2027-01-01")
+    before = failure("a", "2026-12-31T23:59:00Z", job="llm", steady_at="2027-01-01T01:00:00Z")
+    later = failure("b", "2027-01-01T00:30:00Z", job="llm")
+    found = answer(before, later, terms=since, year=2, as_of="2028-06-01T00:00:00Z")
+    assert verdicts(found) == {"b": "covered"}
+
+
+def test_points_3_and_13_an_empty_leap_rule_of_the_first_version_blocks_where_it_is_needed() -> (
+    None
+):
+    first = terms(effective_from="2024-01-01", leap_rule=None)
+    later = terms(version=2, effective_from="2025-01-01")
+    leap = answer(contract={"start": "2024-02-29"}, year=2, terms=[first, later])
+    assert leap["blocked_by"] == [
+        "terms version 1: leap_rule is empty, and it is that of the first version"
+    ]
+    plain = answer(contract={"start": "2024-03-01"}, year=2, terms=[first, later])
+    assert plain["blocked_by"] == []
+
+
+def test_points_3_and_13_rival_first_versions_block_where_their_leap_rule_is_needed() -> None:
+    rivals = [terms(version=n, effective_from="2024-01-01") for n in (1, 2)]
+    later = terms(version=3, effective_from="2025-01-01")
+    leap = answer(contract={"start": "2024-02-29"}, year=2, terms=[*rivals, later])
+    assert leap["blocked_by"] == ["terms: 2 versions are in force from 2024-01-01"]
+    plain = answer(contract={"start": "2024-03-01"}, year=2, terms=[*rivals, later])
+    assert plain["blocked_by"] == []
+
+
+def test_point_13_one_name_for_two_versions_blocks() -> None:
+    found = answer(terms=[terms(effective_from="2025-01-01"), terms()])
+    assert found["blocked_by"] == ["terms: version 1 is there more than once"]
+
+
+def test_points_8_and_9_one_decision_twice_is_one_and_two_of_one_name_block() -> None:
+    one = missed("x")
+    made = decision("D", one)
+    assert answer(one, decisions=[made, made])["blocked_by"] == []
+    found = answer(one, decisions=[made, made | {"reason": "else"}])
+    assert found["blocked_by"] == ["decisions: D is there with different contents"]
