@@ -28,11 +28,11 @@ class Decision:
 
 
 def decision_problems(
-    decision: Decision, hashes: Collection[str], categories: Collection[str]
+    decision: Decision, hashes: Collection[str] | None, categories: Collection[str]
 ) -> list[str]:
     """Why a decision changes nothing, in words; empty when it holds.
 
-    ``hashes``: of every report of its failure, empty when there is none; ``categories``: those of the
+    ``hashes``: of every report of its failure, None when there is none; ``categories``: those of the
     terms that govern the failure's year.
     """
     maker, checker = decision.maker.strip(), decision.checker.strip()
@@ -43,11 +43,14 @@ def decision_problems(
         (checker != "", "it has no checker"),
         (not maker or maker != checker, f"{maker} made and checked it"),
         (any(one.strip() for one in decision.evidence), "it has no evidence"),
-        (bool(hashes), f"no failure {decision.failure} is known"),
+        (hashes is not None, f"no failure {decision.failure} is known"),
         (
-            not hashes or decision.subject_sha256 in hashes,
+            hashes is None or decision.subject_sha256 in hashes,
             "its hash is not that of the failure as it stands",
         ),
-        (decision.category in allowed, f"it names {decision.category!r}, which {whose}"),
+        (
+            hashes is None or decision.category in allowed,
+            f"it names {decision.category!r}, which {whose}",
+        ),
     ]
     return [words for holds, words in checks if not holds]

@@ -83,12 +83,12 @@ class Terms(_Part, frozen=True, kw_only=True):
     minimum_spares: Count | Empty = None
 
 
-class MeasuredSpan(_Part, frozen=True, kw_only=True):
+class MeasuredSpan(_Part, frozen=True, kw_only=True, gc=False):
     start: Instant
     end: Instant
 
 
-class Resumed(_Part, frozen=True, kw_only=True):
+class Resumed(_Part, frozen=True, kw_only=True, gc=False):
     last_committed_step: int
     next_committed_step: int
     recomputed_committed_steps: Count
@@ -99,7 +99,7 @@ class Resumed(_Part, frozen=True, kw_only=True):
     recorded: Instant
 
 
-class Failure(_Part, frozen=True, kw_only=True):
+class Failure(_Part, frozen=True, kw_only=True, gc=False):
     id: Text
     source: str | None = None
     job: str
@@ -133,12 +133,24 @@ class Decision(_Part, frozen=True, kw_only=True):
     subject_sha256: str | None = None
 
 
-class Order(_Part, frozen=True, kw_only=True):
+class _Order(_Part, frozen=True, kw_only=True, tag_field="kind"):
     id: Text
-    kind: Literal["subscription", "renewal", "expansion"]
     signed: Instant
     amount_minor: Count
     currency: Currency
+
+
+class Subscription(_Order, frozen=True, kw_only=True, tag="subscription"):
+    """The fees of one contract year."""
+
+    year: FromOne
+
+
+class Renewal(_Order, frozen=True, kw_only=True, tag="renewal"):
+    year: FromOne | None
+
+
+class Expansion(_Order, frozen=True, kw_only=True, tag="expansion"):
     year: FromOne | None
 
 
@@ -152,7 +164,7 @@ class File(_Part, frozen=True, kw_only=True):
     measured_spans: list[MeasuredSpan]
     failures: list[Failure]
     decisions: list[Decision]
-    orders: list[Order]
+    orders: list[Subscription | Renewal | Expansion]
 
 
 def schema() -> dict[str, Any]:  # Any: JSON

@@ -14,7 +14,7 @@ import msgspec
 
 from ..chain import canonical, sha256
 from ..classification import Failure, Resumed
-from ..credit import SalesOrder
+from ..credit import OrderKind, SalesOrder
 from ..currencies import DECIMALS
 from ..decisions import Decision
 from ..terms import TermsFields
@@ -249,12 +249,17 @@ def _decision(decision: file.Decision, path: str) -> Decision:
     )
 
 
-def _order(order: file.Order, path: str) -> SalesOrder:
-    if order.kind == "subscription" and order.year is None:
-        raise FileRefused("invalid_field", f"{path}.year", "a subscription names its contract year")
+_KINDS: dict[type, OrderKind] = {
+    file.Subscription: "subscription",
+    file.Renewal: "renewal",
+    file.Expansion: "expansion",
+}
+
+
+def _order(order: file.Subscription | file.Renewal | file.Expansion, path: str) -> SalesOrder:
     return SalesOrder(
         id=order.id,
-        kind=order.kind,
+        kind=_KINDS[type(order)],
         signed=_instant(order.signed, f"{path}.signed"),
         amount_minor=order.amount_minor,
         currency=_currency(order.currency, f"{path}.currency"),

@@ -121,7 +121,7 @@ def _sorted(
     invalid = []
     for one in decisions:
         same_id = [report for key in by_id[one.failure] for report in reports[key]]
-        hashes = {report.sha256 or "none" for report in same_id}
+        hashes = {report.sha256 for report in same_id if report.sha256} if same_id else None
         problems = decision_problems(one, hashes, _categories(same_id, calendar))
         if problems:
             invalid.append((one.id, "; ".join(problems)))
