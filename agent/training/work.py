@@ -12,6 +12,7 @@ from torch.futures import Future
 
 from .errors import GenerationOver
 from .latch import Latch
+from .leaving import Apart, Ending
 
 Tensors = list[Any]  # what torch hands to a collective: tensors, or lists of tensors
 
@@ -20,9 +21,18 @@ class LatchedWork(Work):
     """Wraps the inner group's work; ``inner`` None is work that was finished before it began."""
 
     def __init__(
-        self, latch: Latch, inner: Any, result: Tensors, ended: Callable[[], None] | None = None
+        self,
+        latch: Latch,
+        inner: Any,
+        result: Tensors,
+        ended: Callable[[], None] | None = None,
+        ending: Ending | None = None,
+        one_to_one: bool = False,
     ) -> None:
         super().__init__()
+        self._ending = ending or Ending()
+        self._one_to_one = one_to_one
+        self._apart: Apart | None = None
         self._latch = latch
         self._inner = inner
         self._result = result
@@ -35,11 +45,15 @@ class LatchedWork(Work):
         if self._inner is None:
             return True
         try:
-            self._inner.wait(timeout) if timeout is not None else self._inner.wait()
+            if self._one_to_one and self._apart is None:
+                self._apart = Apart(self._inner.wait)
+            limit_s = timeout.total_seconds() if timeout is not None else None
+            self._ending.wait(self._apart or self._inner, limit_s)
         except RuntimeError as error:
             if self._latch.fail(error, self._generation):
                 self._latch.answer()
         finally:
+            self._ending.seen(self._inner)
             self._end()
         return True
 
@@ -83,6 +97,7 @@ class LatchedWork(Work):
             self._end()
             self._settle(future, error)
             return future
+        self._ending.expected.add(self)
         # Called by the inner group's thread, or at once.
         inner.add_done_callback(lambda done: self._forward(done, future))
         return future
@@ -94,7 +109,20 @@ class LatchedWork(Work):
         except RuntimeError as error:
             broken = error
             self._latch.fail(error, self._generation)
+        self._settle_once(future, broken)
+
+    def give_up(self, error: BaseException) -> None:
+        """The inner work will not end: settle its future. From any thread."""
+        self._latch.fail(error, self._generation)
+        if self._future is not None:
+            self._settle_once(self._future, error)
+
+    def _settle_once(self, future: Future[Tensors], broken: BaseException | None) -> None:
         self._end()
+        try:
+            self._ending.expected.remove(self)
+        except KeyError:
+            return
         self._settle(future, broken)
 
     def _settle(self, future: Future[Tensors], broken: BaseException | None) -> None:
@@ -103,12 +131,22 @@ class LatchedWork(Work):
                 self._latch.swallowed = True
             future.set_result(self._result)
         else:
-            future.set_exception(GenerationOver(str(broken)))  # type: ignore[arg-type]  # torch's stub
+            _set_over(future, GenerationOver(str(broken)))
 
     def _end(self) -> None:
         ended, self._ended = self._ended, None
         if ended is not None:
             ended()
+
+
+def _set_over(future: Future[Tensors], over: GenerationOver) -> None:
+    """As ``Future.set_exception``, which takes no BaseException."""
+
+    def unwrap(_value: Any) -> None:
+        raise over
+
+    future._set_unwrap_func(unwrap)
+    future.set_result([])
 
 
 def tensors_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensors:
