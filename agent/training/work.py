@@ -47,7 +47,7 @@ class LatchedWork(Work):
         try:
             if self._one_to_one and self._apart is None:
                 self._apart = Apart(self._inner.wait)
-            limit_s = timeout.total_seconds() if timeout is not None else None
+            limit_s = timeout.total_seconds() if timeout else None  # torch's 0: no limit
             self._ending.wait(self._apart or self._inner, limit_s)
         except RuntimeError as error:
             if self._latch.fail(error, self._generation):
