@@ -112,7 +112,7 @@ def test_rows_do_not_move_under_the_pointer(browser: Browser, site: Site, scene:
         visit.sign_in("viewer")
         page = visit.go("/")
         live(page)
-        # Its middle: what is above it may grow with the news and move its first rows away from under the pointer.
+        # Its middle: what is above it may grow with the news and move its first rows from under the pointer.
         page.locator(".feed").hover()
         with transaction.atomic():
             make_incident(
