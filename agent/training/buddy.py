@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from .leaving import Apart
 from .membership import Membership
 
 _LENGTH = struct.Struct("<Q")
@@ -62,7 +63,8 @@ class Exchange:
         side = membership.side
         if side is None:
             raise RuntimeError("no generation to exchange copies in")
-        self._gloo = side.gloo
+        self._gloo, self._ending = side.gloo, side.ending
+        self._received: bytes | None = None
         self._copies = copies
         self._capacity = max(capacity, _FIRST_BYTES)
         self._first = torch.empty(self._capacity, dtype=torch.uint8)
@@ -89,7 +91,10 @@ class Exchange:
 
     def end(self) -> bytes | None:
         """The blob of the rank whose copy I keep. Raises RuntimeError when the group broke."""
-        received: bytes | None = None
+        self._ending.wait(Apart(self._pass))
+        return self._received
+
+    def _pass(self) -> None:
         if self._first_work is not None:
             self._first_work.wait()
             data = self._first.numpy().tobytes()
@@ -99,9 +104,9 @@ class Exchange:
                 rest = torch.empty(size - len(received), dtype=torch.uint8)
                 self._gloo.recv([rest], self._copies.of, _TAG_REST).wait()
                 received += rest.numpy().tobytes()
+            self._received = received
         for work in self._sends:
             work.wait()
-        return received
 
 
 def capacity_for(largest: int) -> int:

@@ -7,7 +7,6 @@ step parity, for the owner's node may be lost while a copy is under way: the one
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,8 @@ import torch
 from ..transfer.manifest import Manifest
 from .buddy import Copies
 from .custody import BUDDY_ARENAS
+from .group import InnerGroup
+from .leaving import Apart, Ending
 from .session import Session
 from .shadow import flat, shared_storage
 from .state import RankState
@@ -62,7 +63,9 @@ class BuddyArena:
         self._told: dict[int, int] = {}
         """step parity -> epoch of the manifest the keeper has"""
         self._epochs = 0
-        self._thread: threading.Thread | None = None
+        self._thread: Apart | None = None
+        self._ending = Ending()
+        """of the group it passes through"""
         self._passing: _Passing | None = None
         self.bytes_sent = 0
         """of the last copy"""
@@ -79,17 +82,16 @@ class BuddyArena:
     def begin(self, step: int, small: bytes, copies: Copies) -> None:
         """Start sending the arena of fence ``step`` and receiving the one that is kept here."""
         self._join()
-        if self._session.membership.bulk is None:
+        bulk = self._session.membership.bulk
+        if bulk is None:
             return
         if copies.of is not None:
             self._session.header.set(f"buddy_step_{step % 2}", -1)
         arena = self._state.arena
         storages = [flat(storage) for storage in arena.storages().values()]
-        self._passing = _Passing(step, copies, small, arena.epoch, arena.manifest, storages)
-        self._thread = threading.Thread(
-            target=self._pass, args=(self._passing,), name="yoco-buddy", daemon=True
-        )
-        self._thread.start()
+        passing = _Passing(step, copies, small, arena.epoch, arena.manifest, storages)
+        self._passing, self._ending = passing, bulk.ending
+        self._thread = Apart(lambda: self._pass(passing, bulk))
 
     def finish(self) -> None:
         """Return when both copies are whole and the agent holds what was received.
@@ -107,10 +109,13 @@ class BuddyArena:
         self._keep(passing)
 
     def _join(self) -> _Passing | None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
         passing, self._passing = self._passing, None
+        thread, self._thread = self._thread, None
+        if passing is not None and thread is not None:
+            try:
+                self._ending.wait(thread)
+            except Exception as error:  # noqa: BLE001 - of the thread: raised by finish(), dropped else
+                passing.error = error
         return passing
 
     def _keep(self, passing: _Passing) -> None:
@@ -134,19 +139,13 @@ class BuddyArena:
 
     # --- on the thread -------------------------------------------------------------------------
 
-    def _pass(self, passing: _Passing) -> None:
+    def _pass(self, passing: _Passing, bulk: InnerGroup) -> None:
         began = time.perf_counter()
-        try:
-            bulk = self._session.membership.bulk
-            if bulk is None:
-                raise RuntimeError("no generation to copy in")
-            works = self._send(bulk.gloo, passing)
-            if passing.copies.of is not None:
-                self._receive(bulk.gloo, passing, passing.copies.of)
-            for work in works:
-                work.wait()
-        except Exception as error:  # noqa: BLE001 - handed to finish(): a thread has nobody to raise to
-            passing.error = error
+        works = self._send(bulk.gloo, passing)
+        if passing.copies.of is not None:
+            self._receive(bulk.gloo, passing, passing.copies.of)
+        for work in works:
+            work.wait()
         passing.seconds = time.perf_counter() - began
 
     def _send(self, gloo: Any, passing: _Passing) -> list[Any]:

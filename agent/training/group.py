@@ -20,6 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import GroupName, _world
 
 from . import sandbox
+from .leaving import Ending, let_go
 from .work import LatchedWork, Tensors, over_or_gone, tensors_of
 
 if TYPE_CHECKING:
@@ -51,19 +52,29 @@ class InnerGroup:
         # Any: torch's stubs describe this class only in part.
         self.gloo: Any = dist.ProcessGroupGloo(store, rank, size, options)
         self.gloo._set_sequence_number_for_group()
-        self._sockets = {
+        self.ending = Ending()
+        self.sockets = {
             fd: node for fd, node in _connected_sockets().items() if before.get(fd) != node
         }
+        """descriptor -> inode"""
 
     def abort(self) -> None:
-        """End every pending operation. From any thread; the object may be dropped afterwards."""
-        self.gloo.abort()
-        # A pending operation can hold its thread after an abort until its socket ends.
+        """End every pending operation, and each that is begun later. From any thread.
+
+        Most end as soon as their socket does; who waits through ``ending`` leaves the others.
+        """
         now = _connected_sockets()
-        for fd, node in self._sockets.items():
+        for fd, node in self.sockets.items():
             if now.get(fd) == node:
                 _shut(fd)
-        self._sockets = {}
+        self.sockets = {}
+        self.ending.aborted()
+
+    def let_go(self, outer: Any = None) -> None:
+        """Drop the aborted group of gloo, and what else holds it."""
+        self.ending.give_up()
+        gloo, self.gloo = self.gloo, None
+        let_go(self.ending, [outer, gloo])
 
 
 class YocoProcessGroup(dist.ProcessGroup):
@@ -163,8 +174,16 @@ class YocoProcessGroup(dist.ProcessGroup):
 
     def drop(self) -> None:
         """Let the aborted inside go; only the thread that issues collectives may do this."""
-        self._outer = None
-        self._inner = None
+        inner, self._inner = self._inner, None
+        outer, self._outer = self._outer, None
+        if inner is not None:
+            inner.let_go(outer)
+
+    def leave(self) -> None:
+        """Settle the futures of what was aborted and has not ended. From any thread but the waiting one."""
+        inner = self._inner
+        if inner is not None and inner.ending.hopeless:
+            inner.ending.give_up()
 
     def take_place(self, name: str, ranks: list[int], rank: int) -> None:
         """Be, for the job's ``rank``, what the group ``name`` of ``ranks`` is on the others.
@@ -190,13 +209,14 @@ class YocoProcessGroup(dist.ProcessGroup):
             sandbox.answer(membership, self, name, arguments, keywords)
             return LatchedWork(latch, None, result)
         self._count(name, result)
-        outer = self._outer
-        if latch.error is not None or outer is None:
+        if latch.error is not None or self._outer is None or self._inner is None:
             latch.answer()
             return LatchedWork(latch, None, result)
-        handle = self._tally.begin(numbered=name not in _ONE_TO_ONE)
+        one_to_one = name in _ONE_TO_ONE
+        handle = self._tally.begin(numbered=not one_to_one)
         try:
-            inner = getattr(outer, name)(*arguments, **keywords)
+            # No local name for it: a traceback would keep the group beyond ``drop``.
+            inner = getattr(self._outer, name)(*arguments, **keywords)
         except RuntimeError as error:
             self._tally.end(handle)
             if latch.is_own(error, latch.generation):
@@ -206,7 +226,11 @@ class YocoProcessGroup(dist.ProcessGroup):
             return LatchedWork(latch, None, result)
         if latch.error is not None:
             self.close()  # ended between the check above and the issue: end this one too
-        work = LatchedWork(latch, inner, result, lambda: self._tally.end(handle))
+        if not one_to_one:
+            self._inner.ending.begun(inner)
+        work = LatchedWork(
+            latch, inner, result, lambda: self._tally.end(handle), self._inner.ending, one_to_one
+        )
         self._tally.follow(handle, over_or_gone(work))
         if membership.recorded is not None:
             membership.recorded.keep(self, name, work, result)

@@ -157,6 +157,11 @@ class Membership:
             if group_of_all is not None:
                 group_of_all.abort()
 
+    def leave(self) -> None:
+        """Let go whoever waits for the future of a collective that was aborted and has not ended."""
+        for group in list(self._groups):
+            group.leave()
+
     def _drop(self) -> None:
         for group in self._groups:
             group.close()
@@ -164,6 +169,7 @@ class Membership:
         for group_of_all in (self.side, self.bulk):
             if group_of_all is not None:
                 group_of_all.abort()
+                group_of_all.let_go()
         self.side = self.bulk = None
 
     def take_rank(self, rank: int) -> None:

@@ -183,6 +183,7 @@ class Session:
 
     def _watch(self) -> None:
         self.tallies.beat()
+        self.membership.leave()
         silent_s = self.membership.oldest_pending_s()
         self.header.set("collective", self.membership.collectives())
         if silent_s < self.limits.stall_s or self._waiting is not None:

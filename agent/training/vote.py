@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import enum
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +60,9 @@ def vote(membership: Membership, ballot: Ballot, timeout_s: float) -> Result:
             work = side.gloo.allreduce([box], options)
             if membership.latch.error is not None:
                 side.abort()  # ended between the check above and the issue: end this one too
-            work.wait(datetime.timedelta(seconds=timeout_s))
+            side.ending.begun(work)
+            side.ending.wait(work, timeout_s)
+            side.ending.seen(work)
     except RuntimeError as error:
         membership.latch.fail(error, generation)
         return Result(Outcome.UNKNOWN if ballot.good else Outcome.FAILED)

@@ -16,6 +16,7 @@ from torch.futures import Future
 
 from .errors import GenerationOver
 from .latch import Latch
+from .leaving import Apart, Ending
 
 Tensors = list[Any]  # what torch hands to a collective: tensors, or lists of tensors
 
@@ -24,9 +25,18 @@ class LatchedWork(Work):
     """Wraps the inner group's work; ``inner`` None is work that was finished before it began."""
 
     def __init__(
-        self, latch: Latch, inner: Any, result: Tensors, ended: Callable[[], None] | None = None
+        self,
+        latch: Latch,
+        inner: Any,
+        result: Tensors,
+        ended: Callable[[], None] | None = None,
+        ending: Ending | None = None,
+        one_to_one: bool = False,
     ) -> None:
         super().__init__()
+        self._ending = ending or Ending()
+        self._one_to_one = one_to_one
+        self._apart: Apart | None = None
         self._latch = latch
         self._inner = inner
         self._result = result
@@ -39,13 +49,17 @@ class LatchedWork(Work):
         if self._inner is None:
             return True
         try:
-            self._inner.wait(timeout) if timeout is not None else self._inner.wait()
+            if self._one_to_one and self._apart is None:
+                self._apart = Apart(self._inner.wait)
+            limit_s = timeout.total_seconds() if timeout else None  # torch's 0: no limit
+            self._ending.wait(self._apart or self._inner, limit_s)
         except RuntimeError as error:
             if self._latch.is_own(error, self._generation):
                 raise
             if self._latch.fail(error, self._generation):
                 self._latch.answer()
         finally:
+            self._ending.seen(self._inner)
             self._end()
         return True
 
@@ -85,8 +99,9 @@ class LatchedWork(Work):
         try:
             inner = self._inner.get_future()
         except RuntimeError as error:
-            self._break(future, error)
+            self._break(future, error, self._latch.is_own(error, self._generation))
             return future
+        self._ending.expected.add(self)
         # Called by the inner group's thread, or at once.
         inner.add_done_callback(lambda done: self._forward(done, future))
         return future
@@ -95,13 +110,28 @@ class LatchedWork(Work):
         try:
             done.value()
         except RuntimeError as error:
-            self._break(future, error)
-            return
-        self._end()
-        future.set_result(self._result)
+            own = self._latch.is_own(error, self._generation)
+            if self._expected():
+                self._break(future, error, own)
+        else:
+            if self._expected():
+                self._end()
+                future.set_result(self._result)
 
-    def _break(self, future: Future[Tensors], error: RuntimeError) -> None:
-        own = self._latch.is_own(error, self._generation)
+    def give_up(self, error: BaseException) -> None:
+        """The inner work will not end: settle its future. From any thread."""
+        if self._future is not None and self._expected():
+            self._break(self._future, error, own=False)
+
+    def _expected(self) -> bool:
+        """True once: whoever gets it settles the future."""
+        try:
+            self._ending.expected.remove(self)
+        except KeyError:
+            return False
+        return True
+
+    def _break(self, future: Future[Tensors], error: BaseException, own: bool) -> None:
         self._end()
         if own:
             _raise_at(future, error)

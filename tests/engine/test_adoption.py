@@ -53,6 +53,7 @@ def differing(mine: dict[str, Any], theirs: dict[str, Any]) -> set[str]:
     ("kind", "ranks", "provisional"),
     [
         *[(kind, 3, provisional) for kind in ("ddp", "fsdp2") for provisional in range(3)],
+        *[("hsdp", 4, provisional) for provisional in range(4)],
     ],
 )
 def test_every_rank_is_adopted_and_what_is_saved_then_equals_the_twins(

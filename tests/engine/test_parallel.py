@@ -6,15 +6,16 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.training.leaving import LEAVE_S
+
 from .conftest import Twin, assert_identical
-from .harness import Coordinator, Worker
+from .harness import Coordinator, Failed, Worker
 
 Job = Callable[..., Coordinator]
 STEPS = 8
 COMMON = {"JOB_STEPS": str(STEPS), "JOB_WIDTH": "256"}
 """wide enough for shards of 64 KiB and more, which lie in the arena"""
-HSDP = {"JOB_KIND": "hsdp", **COMMON, "JOB_WIDTH": "160"}
-"""shards below 64 KiB: a survivor was seen to hang with larger ones, see docs/engine.md"""
+HSDP = {"JOB_KIND": "hsdp", **COMMON}
 
 
 def test_hsdp_ranks_find_out_by_themselves_who_holds_the_same_shard(job: Job) -> None:
@@ -79,6 +80,33 @@ def test_two_nodes_of_different_shards_are_lost_at_once(job: Job, twin: Twin, po
     coordinator.run(coordinator.finished, 90)
     assert sorted(name for _rank, name, _finish in coordinator.moved) == ["replica", "replica"]
     assert_identical(coordinator, twin(6, **HSDP), 6, STEPS)
+
+
+WIDE = {**HSDP, "JOB_WIDTH": "512"}
+HALF_SENT = {"JOB_KILL": "2:6:inside", "JOB_SLOW_LINK": "0:1:7", **WIDE}
+"""rank 2 dies inside its optimizer once ranks 0 and 1, which share no shard group with it, have received a
+part of what they need of each other for their next forward pass"""
+
+
+def test_survivors_leave_a_collective_that_is_half_sent_when_the_generation_ends(
+    job: Job, twin: Twin
+) -> None:
+    coordinator = job(4, **HALF_SENT)
+    coordinator.open_gate()
+    coordinator.run(coordinator.finished, 60)
+    assert coordinator.moved == [(2, "replica", "tail")]
+    assert_identical(coordinator, twin(4, **WIDE), 4, STEPS)
+
+
+def test_gloo_alone_would_keep_them_waiting(job: Job) -> None:
+    coordinator = job(4, JOB_NEVER_LEAVES="1", **HALF_SENT)
+    coordinator.open_gate()
+    coordinator.run(lambda: coordinator.ranks[3].blocked is not None)
+    with pytest.raises(Failed, match="timed out"):
+        coordinator.run(
+            lambda: any(map(coordinator.waits, (coordinator.ranks[0], coordinator.ranks[1]))),
+            5 * LEAVE_S,
+        )
 
 
 @pytest.mark.parametrize("provisional", [1, 2, 3])

@@ -36,8 +36,11 @@ from .harness import StoreThread
 
 
 class Broken:
-    def wait(self) -> None:
+    def wait(self, _timeout: object = None) -> None:
         raise RuntimeError("Connection reset by peer")
+
+    def is_completed(self) -> bool:
+        return True
 
 
 def latch_of(generation: int) -> Latch:

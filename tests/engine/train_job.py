@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 import yoco
+from tests.engine.slow_link import half_received, slow_down
 
 WIDTH = int(os.environ.get("JOB_WIDTH", "160"))
 KIND = os.environ.get("JOB_KIND", "ddp")
@@ -180,6 +181,7 @@ def die(point: str) -> None:
                 wait_until_others("begun", int(kill[1]), int(others or mine))
             if point in VOTED:
                 wait_until_all_have_heard_the_vote(generation, int(kill[1]) + (point == "after"))
+            wait_for(half_received())
             HOWS[kill[4] if len(kill) > 4 else "kill"]()
 
 
@@ -371,6 +373,7 @@ PER_PART = {"tp": run.world_size, "tp_fsdp2": 2}.get(KIND, 1)
 part = run.rank // PER_PART
 hook_engine()
 hook_micro_batches()
+slow_down(run)
 names = [None] * dist.get_world_size()
 dist.all_gather_object(names, f"rank {dist.get_rank()}")
 model, core = build()
