@@ -186,6 +186,14 @@ def test_point_10_a_boundary_decision_moves_nothing_whose_clock_is_sure() -> Non
     assert (found["recorded"], found["invalid_decisions"]) == (1, [])
 
 
+def test_point_10_no_side_of_one_boundary_helps_a_clock_that_crosses_both() -> None:
+    one = failure("x", clock_uncertainty_ms=10**12)
+    found = answer(one, decisions=[decision("D", one, kind="boundary", category="after")])
+    assert found["blocked_by"] == [
+        "failures: x may lie on either side of both boundaries of the year, by its clock"
+    ]
+
+
 def test_point_10_boundary_decisions_that_differ_block() -> None:
     one = failure("x", "2026-12-31T23:59:59Z", clock_uncertainty_ms=2000)
     at = "2027-02-01T00:00:00Z"
