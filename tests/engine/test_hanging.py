@@ -119,13 +119,14 @@ def test_a_rank_whose_loader_has_deadlocked_is_found_and_healed(job: Job, twin: 
 
 def test_a_rank_that_evaluates_is_waited_for(job: Job, twin: Twin) -> None:
     coordinator, watch = watched(job, JOB_HANG="1:6:forward:evaluating")
+    before = dict(coordinator.ranks)
     coordinator.open_gate()
     coordinator.run(lambda: bool(watch.judged), 60)
     (coordinator.folder / "gate.release").touch()
     coordinator.run(coordinator.finished, 60)
     assert [type(each) for each in watch.judged] == [Patience]
-    assert coordinator.moved == []
-    assert not any(worker.exited for worker in coordinator.ranks.values())
+    assert coordinator.ranks == before
+    assert (coordinator.moved, coordinator.generation) == ([], 1)
     assert_identical(coordinator, twin(3, **COMMON), 3, STEPS)
 
 
