@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import GroupName, _world
 
 from . import sandbox
 from .leaving import Ending, let_go
+from .scattering import SCATTERS, scattered
 from .work import LatchedWork, Tensors, over_or_gone, tensors_of
 
 if TYPE_CHECKING:
@@ -216,7 +217,10 @@ class YocoProcessGroup(dist.ProcessGroup):
         handle = self._tally.begin(numbered=not one_to_one)
         try:
             # No local name for it: a traceback would keep the group beyond ``drop``.
-            inner = getattr(self._outer, name)(*arguments, **keywords)
+            if name in SCATTERS:
+                inner = scattered(self._outer, name, arguments, keywords)
+            else:
+                inner = getattr(self._outer, name)(*arguments, **keywords)
         except RuntimeError as error:
             self._tally.end(handle)
             if latch.is_own(error, latch.generation):
@@ -224,6 +228,9 @@ class YocoProcessGroup(dist.ProcessGroup):
             latch.fail(error, latch.generation)
             latch.answer()
             return LatchedWork(latch, None, result)
+        except BaseException:
+            self._tally.end(handle)
+            raise
         if latch.error is not None:
             self.close()  # ended between the check above and the issue: end this one too
         if not one_to_one:

@@ -68,14 +68,16 @@ class Ending:
         deadline = time.monotonic() + timeout_s if timeout_s is not None else float("inf")
         while True:
             left_s = max(deadline - time.monotonic(), 0.001)  # torch takes 0 for no limit
+            look_s, looked = min(left_s, _LOOK_S), time.monotonic()
             try:
-                work.wait(datetime.timedelta(seconds=min(left_s, _LOOK_S)))
+                work.wait(datetime.timedelta(seconds=look_s))
                 return
             except RuntimeError:
                 if work.is_completed():
                     work.wait()  # raises what broke it, if it did not end well just now
                     return
-                if time.monotonic() >= deadline:
+                # Raised before the look was over: no time-out of ours.
+                if time.monotonic() < looked + look_s / 2 or time.monotonic() >= deadline:
                     raise
             if self.hopeless:
                 raise RuntimeError("the group was aborted in the middle of this operation")

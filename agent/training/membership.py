@@ -163,13 +163,16 @@ class Membership:
             group.leave()
 
     def _drop(self) -> None:
+        of_all = [group for group in (self.side, self.bulk) if group is not None]
+        # All are ended before the first is let go: what hears nothing of it is waited for once.
         for group in self._groups:
             group.close()
+        for group_of_all in of_all:
+            group_of_all.abort()
+        for group in self._groups:
             group.drop()
-        for group_of_all in (self.side, self.bulk):
-            if group_of_all is not None:
-                group_of_all.abort()
-                group_of_all.let_go()
+        for group_of_all in of_all:
+            group_of_all.let_go()
         self.side = self.bulk = None
 
     def take_rank(self, rank: int) -> None:

@@ -53,7 +53,10 @@ def test_a_killed_rank_zero_goes_on_at_the_next_step(story: Story, chapter: Chap
 
     assert last(chapter)["verdict"] == "covered"
     assert last(chapter)["lost_steps"] == 0
-    assert last(chapter)["migrations"][0]["moves"][0]["source"] == "custody"
+    (move,) = last(chapter)["migrations"][0]["moves"]
+    # The signal comes when it comes: inside the optimizer it leaves torn weights; a replica has whole ones.
+    torn = [words for words in move["passed_over"] if words.startswith("custody: torn")]
+    assert move["source"] == ("replica" if torn else "custody")
 
 
 def test_a_platform_killed_during_a_failover_finishes_it_after_its_restart(

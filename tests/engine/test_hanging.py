@@ -126,7 +126,7 @@ def test_a_rank_that_evaluates_is_waited_for(job: Job, twin: Twin) -> None:
     coordinator.run(coordinator.finished, 60)
     assert [type(each) for each in watch.judged] == [Patience]
     assert coordinator.ranks == before
-    assert (coordinator.moved, coordinator.generation) == ([], 1)
+    assert (coordinator.moved, coordinator.generation) == ([], 0)
     assert_identical(coordinator, twin(3, **COMMON), 3, STEPS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -27,8 +28,11 @@ class Broken:
         self._error = RuntimeError(words)
         self._future.set_exception(self._error)  # type: ignore[arg-type]  # torch's stub
 
-    def wait(self) -> None:
+    def wait(self, _timeout: datetime.timedelta | None = None) -> None:
         raise self._error
+
+    def is_completed(self) -> bool:
+        return True
 
     def get_future(self) -> Future[Any]:
         return self._future

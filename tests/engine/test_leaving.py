@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from agent.training import leaving
 from agent.training.errors import GenerationOver
-from agent.training.group import InnerGroup
+from agent.training.group import InnerGroup, _connected_sockets
 from agent.training.latch import Latch
 from agent.training.leaving import LEAVE_S, Apart, Ending
 from agent.training.work import LatchedWork
@@ -34,12 +34,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def pair_of(timeout_s: float) -> list[InnerGroup]:
     """Both ranks of a group, with a slow link between them."""
-    store = dist.HashStore()
+    before, store = _connected_sockets(), dist.HashStore()
     device = dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")
     with ThreadPoolExecutor(2) as pool:
         ranks = list(pool.map(lambda rank: InnerGroup(store, rank, 2, timeout_s, device), range(2)))
+    # Both were made at once in one process, so each also saw what the other opened, and closed again.
+    ours = {fd: node for fd, node in _connected_sockets().items() if before.get(fd) != node}
+    slow(ours)
     for inner in ranks:
-        slow(inner.sockets)
+        inner.sockets = dict(ours)
     return ranks
 
 
@@ -157,9 +160,10 @@ class Slow:
     def __init__(self) -> None:
         self.turns = 0
 
-    def wait(self, _timeout: object = None) -> None:
+    def wait(self, timeout: datetime.timedelta) -> None:
         self.turns += 1
         if self.turns < 4:
+            time.sleep(timeout.total_seconds())
             raise RuntimeError("Operation timed out!")
 
     def is_completed(self) -> bool:
