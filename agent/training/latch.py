@@ -16,7 +16,7 @@ from .errors import GenerationOver
 
 GRACE_S = 2.0
 """so long an error that names no connection is held for the interrupt that would explain it"""
-_LOST = ("gloo/transport", "Connection", "Timed out", "Broken pipe")
+_LOST = ("gloo/transport", "connection", "timed out", "broken pipe")
 """words of errors by which a connection ended or stayed silent: no script makes these alone"""
 
 
@@ -65,7 +65,7 @@ class Latch:
         def ended() -> bool:
             return self.error is not None or generation != self.generation
 
-        if any(word in str(error) for word in _LOST):
+        if any(word in str(error).lower() for word in _LOST):
             return False
         with self._lock:
             return not self._lock.wait_for(ended, GRACE_S)

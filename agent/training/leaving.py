@@ -109,7 +109,7 @@ class Apart:
     def wait(self, timeout: datetime.timedelta | None = None) -> None:
         """Raises what ``act`` raised, RuntimeError when it has not ended after ``timeout``."""
         if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
-            raise RuntimeError("still under way")
+            raise RuntimeError("timed out: still under way")
         if self._error is not None:
             raise self._error
 

@@ -12,8 +12,8 @@ class OwnTime:
     """Wall time, except while something that the other ranks answer is pending: a collective, a vote, a copy.
 
     Then only the processor time of the training thread counts, which whoever waits does not use. So waiting
-    for others never counts, and work beside a pending collective does. Made on the training thread; ``begin``
-    and ``end`` may be called from any.
+    for others never counts, and work beside a pending collective does. The training thread is the one that
+    ``taken`` is called from; ``begin`` and ``end`` may be called from any.
     """
 
     def __init__(self) -> None:
@@ -45,6 +45,8 @@ class OwnTime:
             now = time.monotonic()
             own = now - self._taken_at - self._waited_s
             self._taken_at, self._waited_s = now, 0.0
+            self._processor = time.pthread_getcpuclockid(threading.get_ident())
+            self._pending_since = self._clocks()
             return max(own, 0.0)
 
     def _note_waiting(self) -> None:
@@ -54,4 +56,8 @@ class OwnTime:
         self._pending_since = now
 
     def _clocks(self) -> Clocks:
-        return time.monotonic(), time.clock_gettime(self._processor)
+        try:
+            processor = time.clock_gettime(self._processor)
+        except OSError:  # that thread has ended: nothing of it runs beside what is pending
+            processor = self._pending_since[1]
+        return time.monotonic(), processor

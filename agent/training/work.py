@@ -44,6 +44,7 @@ class LatchedWork(Work):
         self._inside = latch.inside
         self._ended = ended
         self._future: Future[Tensors] | None = None
+        self._gate: Future[Any] = Future()
 
     def wait(self, timeout: datetime.timedelta | None = None) -> bool:
         if self._inner is None:
@@ -92,36 +93,38 @@ class LatchedWork(Work):
         return self._future
 
     def _make_future(self) -> Future[Tensors]:
-        future: Future[Tensors] = Future()
+        # What is settled is the gate: only a callback's exception is an error for torch's C++ as well.
+        future: Future[Tensors] = self._gate.then(_result_of)
+        future._set_unwrap_func(_unless_over)
         if self._inner is None:
-            future.set_result(self._result)
+            self._gate.set_result(self._result)
             return future
         try:
             inner = self._inner.get_future()
         except RuntimeError as error:
-            self._break(future, error, self._latch.is_own(error, self._generation))
+            self._break(error, self._latch.is_own(error, self._generation))
             return future
         self._ending.expected.add(self)
         # Called by the inner group's thread, or at once.
-        inner.add_done_callback(lambda done: self._forward(done, future))
+        inner.add_done_callback(self._forward)
         return future
 
-    def _forward(self, done: Any, future: Future[Tensors]) -> None:
+    def _forward(self, done: Any) -> None:
         try:
             done.value()
         except RuntimeError as error:
             own = self._latch.is_own(error, self._generation)
             if self._expected():
-                self._break(future, error, own)
+                self._break(error, own)
         else:
             if self._expected():
                 self._end()
-                future.set_result(self._result)
+                self._gate.set_result(self._result)
 
     def give_up(self, error: BaseException) -> None:
         """The inner work will not end: settle its future. From any thread."""
-        if self._future is not None and self._expected():
-            self._break(self._future, error, own=False)
+        if self._expected():
+            self._break(error, own=False)
 
     def _expected(self) -> bool:
         """True once: whoever gets it settles the future."""
@@ -131,17 +134,17 @@ class LatchedWork(Work):
             return False
         return True
 
-    def _break(self, future: Future[Tensors], error: BaseException, own: bool) -> None:
+    def _break(self, error: BaseException, own: bool) -> None:
         self._end()
         if own:
-            _raise_at(future, error)
+            self._gate.set_result(error)
             return
         self._latch.fail(error, self._generation)
         if self._inside:
             self._latch.swallowed = True
-            future.set_result(self._result)
+            self._gate.set_result(self._result)
         else:
-            _raise_at(future, GenerationOver(str(error)))
+            self._gate.set_result(GenerationOver(str(error)))
 
     def _end(self) -> None:
         ended, self._ended = self._ended, None
@@ -160,15 +163,19 @@ def over_or_gone(work: LatchedWork) -> Callable[[], bool]:
     return asked
 
 
-def _raise_at(future: Any, error: BaseException) -> None:
-    """Whoever waits for ``future`` gets ``error``. ``set_exception`` takes nothing but an Exception, and what
-    is raised in this callback nobody hears."""
-
-    def unwrap(found: BaseException) -> None:
+def _result_of(gate: Future[Any]) -> Any:
+    """What a collective came to. Raises the script's own mistake."""
+    found = gate.value()
+    if isinstance(found, Exception):
         raise found
+    return found
 
-    future._set_unwrap_func(unwrap)
-    future.set_result(error)
+
+def _unless_over(found: Any) -> Any:
+    """``found``; raised where it is GenerationOver, which torch's futures cannot carry as an error."""
+    if isinstance(found, GenerationOver):
+        raise found
+    return found
 
 
 def tensors_of(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Tensors:

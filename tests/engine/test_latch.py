@@ -108,3 +108,13 @@ def test_a_connection_that_ended_waits_for_nobody(
         with pytest.raises(GenerationOver):
             wait(work)
     assert str(latch.error) == RESET
+
+
+def test_torchs_own_code_sees_a_mistake_in_a_future_as_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(latches, "GRACE_S", 0.05)
+    future = LatchedWork(begun(True), Broken(MISTAKE), []).get_future()
+    # DDP's reducer waits like this, and takes whatever is no error for its tensors.
+    with pytest.raises(RuntimeError, match=MISTAKE):
+        torch._C.Future.wait(future)

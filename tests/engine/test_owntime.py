@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 from yoco.training import owntime
 from yoco.training.owntime import OwnTime
@@ -78,3 +81,20 @@ def test_a_collective_over_the_end_of_a_step_is_left_out_of_both(clocks: Clocks)
     own.end()
     clocks.work(2.0)
     assert own.taken() == pytest.approx(2.0)
+
+
+def test_the_thread_that_joined_may_end_before_another_trains() -> None:
+    made: list[OwnTime] = []
+    joining = threading.Thread(target=lambda: made.append(OwnTime()))
+    joining.start()
+    joining.join()
+    (own,) = made
+    own.begin()
+    own.end()
+    assert own.taken() >= 0.0
+    own.begin()
+    before = time.thread_time()
+    while time.thread_time() < before + 0.05:
+        pass
+    own.end()
+    assert own.taken() >= 0.05  # the clock is the one of who asks now
