@@ -158,8 +158,11 @@ class _Judge:
         return days is not None and microseconds(end, self._calendar.book.as_of) >= days * DAY
 
     def _late(self, instant: datetime, year: int) -> bool:
-        days = self._fields(year).evidence_cutoff_days
-        return days is not None and microseconds(self._calendar.end_of(year), instant) > days * DAY
+        """After the cut-off, or after the grace: what that has made missed stays missed."""
+        fields, end = self._fields(year), self._calendar.end_of(year)
+        limits = (fields.evidence_cutoff_days, fields.grace_days)
+        after = microseconds(end, instant)
+        return any(days is not None and after > days * DAY for days in limits)
 
     def _fields(self, year: int) -> TermsFields:
         version = self._calendar.governing(year)

@@ -115,7 +115,8 @@ class Oracle:
         how: Json | None = failure["resumed"]
         if how is None or us(how["recorded"]) > self.as_of:
             return None
-        last = self.years[number][1] + self.terms["evidence_cutoff_days"] * DAY
+        days = min(self.terms["evidence_cutoff_days"], self.terms["grace_days"])
+        last = self.years[number][1] + days * DAY
         return None if us(how["recorded"]) > last else how
 
     def nothing_lost(self, how: Json) -> bool:
