@@ -96,6 +96,67 @@ def test_point_8_two_valid_decisions_that_differ_block() -> None:
     assert found["outcome"] == "blocked"
 
 
+# A year's own terms, the category that each has alone, and the year a failure at their boundary is put in.
+OWN_CATEGORIES = [
+    terms(exclusion_categories=["heat"]),
+    terms(version=2, effective_from="2027-01-01", exclusion_categories=["flood"]),
+]
+SIDES = [
+    ("2026-12-31T23:59:59Z", "after", "flood"),
+    ("2026-12-31T23:59:59Z", "before", "heat"),
+    ("2027-01-01T00:00:01Z", "before", "heat"),
+    ("2027-01-01T00:00:01Z", "after", "flood"),
+]
+
+
+@pytest.mark.parametrize(("occurred", "side", "category"), SIDES)
+@pytest.mark.parametrize("year", [1, 2, 3])
+def test_point_8_a_category_is_held_against_the_year_that_a_boundary_decision_says(
+    occurred: str, side: str, category: str, year: int
+) -> None:
+    """In every year that is evaluated: the year decided, not the one that the clock said."""
+    one = missed("x", occurred, clock_uncertainty_ms=2000)
+    decided = "2027-02-01T00:00:00Z"
+    excluded = decision("D", one, category=category, decided=decided)
+    put = decision("B", one, kind="boundary", category=side, decided=decided)
+    later = {"year": year, "as_of": f"{2026 + year}-06-01T00:00:00Z", "terms": OWN_CATEGORIES}
+    found = answer(one, decisions=[excluded, put], **later)
+    here = (side == "before") == (year == 1) and year < 3
+    assert (found["invalid_decisions"], found["blocked_by"]) == ([], [])
+    assert counts(found) == ({"excluded": {category: 1}} if here else {})
+    other = "flood" if category == "heat" else "heat"
+    wrong = decision("D", one, category=other, decided=decided)
+    found = answer(one, decisions=[wrong, put], **later)
+    why = f"it names {other!r}, which the terms do not have"
+    assert found["invalid_decisions"] == [{"id": "D", "why": why}]
+    assert counts(found) == ({"missed": 1} if here else {})
+
+
+def test_point_8_after_the_end_of_a_contract_there_are_no_terms_to_be_held_against() -> None:
+    one = missed("x", "2026-12-31T23:59:59Z", clock_uncertainty_ms=2000)
+    decided = "2027-02-01T00:00:00Z"
+    both = [
+        decision("B", one, kind="boundary", category="after", decided=decided),
+        decision("D", one, category="heat", decided=decided),
+    ]
+    for terminated, invalid in (("2027-01-01T00:00:00Z", []), ("2027-01-01T00:00:01Z", ["D"])):
+        contract = {"terminated": terminated}
+        found = answer(one, decisions=both, contract=contract, terms=OWN_CATEGORIES)
+        assert [each["id"] for each in found["invalid_decisions"]] == invalid
+        assert found["recorded"] == 0
+
+
+def test_point_8_of_two_reports_of_one_id_the_hash_tells_whose_year_counts() -> None:
+    one = missed("x", "2026-12-01T00:00:00Z", source="a")
+    other = missed("x", "2027-03-01T00:00:00Z", source="b")
+    made = decision("D", one, category="flood", decided="2027-04-01T00:00:00Z")
+    found = answer(one, other, decisions=[made], terms=OWN_CATEGORIES)
+    assert [each["id"] for each in found["invalid_decisions"]] == ["D"]
+    right = made | {"category": "heat"}
+    found = answer(one, other, decisions=[right], terms=OWN_CATEGORIES)
+    assert (found["invalid_decisions"], counts(found)) == ([], {"excluded": {"heat": 1}})
+
+
 # --- 9: a report twice --------------------------------------------------------------------------------
 
 
