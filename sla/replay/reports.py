@@ -24,21 +24,22 @@ MILLISECOND = 1000
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """``exclusions``: valid decisions by failure, earliest first. ``invalid_decisions``: (id, why).
-    ``contradicted``: reports of one name with different contents, and whether an onset is in the year."""
+    ``contradicted``: the contents of reports of one name that differ."""
 
     cases: Sequence[Case]
     exclusions: dict[Key, list[Decision]]
     invalid_decisions: Sequence[tuple[str, str]]
-    contradicted: dict[Key, bool]
+    contradicted: dict[Key, list[Case]]
     problems: Sequence[str]
 
-    def problems_of(self, placed: Iterable[Placed]) -> list[str]:
-        """What keeps the year from being decided, given the failures that are counted in it."""
+    def problems_of(self, placed: Iterable[Placed], unsure: Collection[Key]) -> list[str]:
+        """What keeps the year from being decided, given the failures that are counted in it and the
+        contradicted reports that reach into it."""
         keys = {(one.case.failure.id, one.case.source) for one in placed}
         found = [
             f"failures: {_named(key)} was reported with different contents"
-            for key, in_year in sorted(self.contradicted.items())
-            if in_year or key in keys
+            for key in sorted(self.contradicted)
+            if key in unsure or key in keys
         ]
         for key in sorted(keys & self.exclusions.keys()):
             decisions = self.exclusions[key]
@@ -54,28 +55,29 @@ def recorded(book: Book, calendar: Calendar) -> Recorded:
     for report in book.reports:
         if report.failure.recorded <= book.as_of:
             reports[report.failure.id, report.source].append(report)
-    contradicted = {
-        key: any(calendar.year_of(one.failure.occurred) == book.year for one in same)
-        for key, same in reports.items()
-        if len(same) > 1 and any(one.failure != same[0].failure for one in same)
-    }
     decisions, problems = _decisions(book)
     by_id: dict[str, list[Key]] = defaultdict(list)
     for key in reports:
         by_id[key[0]].append(key)
     # Sides first: they tell the year whose terms an exclusion is held against.
     sides, wrong = _valid(decisions, "boundary", reports, by_id, lambda key: BOUNDARY_SIDES)
-    cases = []
+    cases: list[Case] = []
     years: dict[Key, int | None] = {}
+    contradicted: dict[Key, list[Case]] = {}
     for key, same in reports.items():
-        # Of contradicting reports the first recorded one is counted; the year is blocked anyway.
-        failure = same[0].failure
-        if key in contradicted:
-            failure = min((one.failure for one in same), key=lambda one: (one.recorded, repr(one)))
-        years[key], problem = _year(failure, key, sides.get(key, []), calendar)
-        problems += [problem] if problem else []
-        case_year = _opens_in(years[key], calendar)
-        cases.append(Case(failure=_known(failure, book.as_of), year=case_year, source=key[1]))
+        contents = list(dict.fromkeys(report.failure for report in same))
+        if len(contents) > 1:
+            # The first recorded one is counted; what that decides is blocked anyway.
+            contents.sort(key=lambda one: (one.recorded, repr(one)))
+        put = [_year(one, key, sides.get(key, []), calendar) for one in contents]
+        years[key] = put[0][0]
+        problems += dict.fromkeys(problem for _, problem in put if problem)
+        placed = [
+            _case(one, key, year, calendar) for one, (year, _) in zip(contents, put, strict=True)
+        ]
+        cases.append(placed[0])
+        if len(contents) > 1:
+            contradicted[key] = placed
     exclusions, wrong_too = _valid(
         decisions, "exclude", reports, by_id, lambda key: _categories(years[key], calendar)
     )
@@ -154,12 +156,12 @@ def _categories(year: int | None, calendar: Calendar) -> set[str]:
     }
 
 
-def _opens_in(year: int | None, calendar: Calendar) -> int | None:
-    """The year a failure may open a group in: none after the book's, and none without terms."""
+def _case(failure: Failure, key: Key, year: int | None, calendar: Calendar) -> Case:
+    """A failure to place: it opens no group after the book's year, and none in a year without terms."""
     own = calendar.book.year
-    if year is None or year > own or (year != own and calendar.governing(year) is None):
-        return None
-    return year
+    if year is not None and (year > own or (year != own and calendar.governing(year) is None)):
+        year = None
+    return Case(failure=_known(failure, calendar.book.as_of), year=year, source=key[1])
 
 
 def _year(

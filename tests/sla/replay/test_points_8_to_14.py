@@ -191,6 +191,73 @@ def test_point_9_a_contradiction_of_another_year_does_not_block_this_one(
     assert bool(found["blocked_by"]) == blocked
 
 
+SECOND = {"year": 2, "as_of": "2028-06-01T00:00:00Z"}
+IN_SECOND = "2027-01-01T00:30:00Z"
+
+
+def contradicted_head(*steady_at: str, **changed: object) -> list[Json]:
+    """Reports of one name at the end of year 1, the first recorded one first."""
+    onset = "2026-12-31T23:59:00Z"
+    return [
+        failure("h", onset, job="llm", steady_at=at, recorded=f"2027-01-02T00:00:0{n}Z", **changed)
+        for n, at in enumerate(steady_at)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heads", "counted"),
+    [
+        # What was recorded first takes the miss with it into year 1; or what was recorded later would.
+        (("2027-01-01T01:00:00Z", "2026-12-31T23:59:30Z"), 0),
+        (("2026-12-31T23:59:30Z", "2027-01-01T01:00:00Z"), 1),
+    ],
+)
+def test_point_9_a_contradicted_head_blocks_the_year_in_which_a_member_has_its_onset(
+    heads: tuple[str, str], counted: int
+) -> None:
+    member = missed("m", IN_SECOND, job="llm")
+    found = answer(*contradicted_head(*heads), member, **SECOND)
+    assert (found["recorded"], found["outcome"]) == (counted, "blocked")
+    assert found["blocked_by"] == ["failures: h was reported with different contents"]
+    assert answer(contradicted_head(*heads)[0], member, **SECOND)["blocked_by"] == []
+
+
+@pytest.mark.parametrize(
+    ("head", "member"),
+    [
+        # Too late for any content, another job, or one of both stands apart.
+        ({}, {"occurred": "2027-01-01T01:00:00Z"}),
+        ({}, {"job": "other"}),
+        ({}, {"drill": True}),
+        ({"drill": True}, {}),
+        ({"root_cause": "other"}, {"occurred": "2027-01-01T01:00:00Z"}),
+    ],
+)
+def test_point_9_a_contradiction_that_takes_nothing_of_a_year_does_not_block_it(
+    head: Json, member: Json
+) -> None:
+    heads = contradicted_head("2027-01-01T01:00:00Z", "2026-12-31T23:59:30Z", **head)
+    fields = {"occurred": IN_SECOND, "job": "llm", **member}
+    found = answer(*heads, failure("m", **fields), **SECOND)
+    assert (found["recorded"], found["blocked_by"]) == (1, [])
+
+
+def test_point_9_the_clock_of_each_content_may_leave_the_year_open() -> None:
+    sure, unsure = contradicted_head("2026-12-31T23:59:30Z", "2026-12-31T23:59:30Z")
+    unsure["clock_uncertainty_ms"] = 60_001
+    found = answer(sure, unsure, **SECOND)
+    assert ["failures: h may lie" in problem for problem in found["blocked_by"]] == [True]
+    assert answer(sure, unsure | {"clock_uncertainty_ms": 60_000}, **SECOND)["blocked_by"] == []
+
+
+def test_point_9_the_window_of_a_contradicted_head_blocks_too() -> None:
+    heads = contradicted_head("2026-12-31T23:59:00Z", "2026-12-31T23:59:01Z", root_cause="r")
+    inside = failure("m", "2027-01-01T00:28:59Z", job="llm", root_cause="r")
+    assert answer(*heads, inside, **SECOND)["outcome"] == "blocked"
+    beyond = failure("m", "2027-01-01T00:29:00Z", job="llm", root_cause="r")
+    assert answer(*heads, beyond, **SECOND)["outcome"] == "met"
+
+
 def test_point_9_what_was_recorded_after_as_of_is_not_known() -> None:
     later = failure("x", recorded="2027-06-01T00:00:00.000001Z")
     assert answer(later)["recorded"] == 0
