@@ -33,6 +33,8 @@ def test_point_8_a_valid_decision_excludes() -> None:
     [
         ({"checker": "ann"}, "ann made and checked it"),
         ({"checker": " ann "}, "ann made and checked it"),
+        ({"checker": "Ann"}, "ann made and checked it"),
+        ({"maker": "Straße", "checker": "STRASSE"}, "Straße made and checked it"),
         ({"checker": None}, "it has no checker"),
         ({"checker": " "}, "it has no checker"),
         ({"maker": ""}, "it has no maker"),
@@ -462,6 +464,23 @@ def test_point_12_fees_in_another_currency_block_the_credit_they_would_be_the_ba
     found = answer(missed("m"), orders=foreign)
     assert found["blocked_by"] == ["orders: 2 is no USD, and its fees are the base of the credit"]
     assert answer(failure("c"), orders=foreign)["outcome"] == "met"
+
+
+@pytest.mark.parametrize(
+    "other", [{"year": 2}, {"kind": "renewal"}, {"signed": "2027-06-01T00:00:00.000001Z"}]
+)
+def test_point_12_without_fees_on_file_a_short_year_is_blocked_not_free(other: Json) -> None:
+    missing = "orders: no subscription of year 1 is there, and its fees are the base of the credit"
+    for orders in ([], [order("1", **other)]):
+        found = answer(missed("m"), orders=orders)
+        assert (found["outcome"], found["credit"]) == ("blocked", None)
+        assert found["blocked_by"] == [missing]
+        assert answer(failure("c"), orders=orders)["outcome"] == "met"
+        renewal = terms(credit_base="next_renewal")
+        assert answer(missed("m"), orders=orders[:0], terms=renewal)["outcome"] == "short"
+    free = credit(order("1", amount_minor=0))
+    assert free is not None
+    assert (free["state"], free["amount_minor"]) == ("priced", 0)
 
 
 def test_point_12_an_order_is_counted_once_and_blocks_when_it_contradicts_itself() -> None:
