@@ -100,6 +100,12 @@ def _fees(
         f"orders: {one} is no {rules.currency}, and its fees are the base of the credit"
         for one in foreign
     ]
+    if not fees:
+        # Nobody works for nothing by forgetting a line: no fees on file are no base of 0.
+        problems = [
+            f"orders: no subscription of year {year} is there, and its fees are the base of the credit"
+        ]
+        return None, problems
     return sum(order.amount_minor for order in fees), problems
 
 

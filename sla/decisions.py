@@ -30,7 +30,8 @@ class Decision:
 def decision_problems(
     decision: Decision, hashes: Collection[str] | None, categories: Collection[str]
 ) -> list[str]:
-    """Why a decision changes nothing, in words; empty when it holds.
+    """Why a decision changes nothing, in words; empty when it holds. Upper and lower case do not make
+    two persons of one.
 
     ``hashes``: of every report of its failure, None when there is none; ``categories``: those of the
     terms that govern the failure's year.
@@ -41,7 +42,7 @@ def decision_problems(
     checks = [
         (maker != "", "it has no maker"),
         (checker != "", "it has no checker"),
-        (not maker or maker != checker, f"{maker} made and checked it"),
+        (not maker or maker.casefold() != checker.casefold(), f"{maker} made and checked it"),
         (any(one.strip() for one in decision.evidence), "it has no evidence"),
         (hashes is not None, f"no failure {decision.failure} is known"),
         (

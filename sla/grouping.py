@@ -97,11 +97,15 @@ def _joined(
     found: list[tuple[Placed, str]] = []
     unsteady = heads.unsteady.get(failure.job)
     if unsteady:
-        unsteady[:] = [head for head in unsteady if _unsteady(head, failure)]
+        unsteady[:] = [head for head in unsteady if _unsteady(head.case.failure, failure)]
         found += [(head, "before_steady") for head in unsteady]
     recent = heads.recent.get((failure.job, failure.root_cause))
     if recent:
-        recent[:] = [head for head in recent if _recent(head, failure, window_minutes(head.year))]
+        recent[:] = [
+            head
+            for head in recent
+            if _recent(head.case.failure, failure, window_minutes(head.year))
+        ]
         found += [(head, "same_cause") for head in recent]
     found.sort(key=lambda one: one[0].case.order)
     for head, way in found:
@@ -113,11 +117,20 @@ def _joined(
     return None
 
 
-def _unsteady(head: Placed, failure: Failure) -> bool:
-    steady_at = head.case.failure.steady_at
-    return steady_at is not None and failure.occurred < steady_at
+def fits(head: Case, later: Case, window: int | None) -> bool:
+    """Whether the later one belongs to the first, were that a head. ``window``: minutes, None where the terms
+    leave it empty."""
+    first, failure = head.failure, later.failure
+    if first.job != failure.job or head.order >= later.order:
+        return False
+    same_cause = first.root_cause == failure.root_cause
+    return _unsteady(first, failure) or (same_cause and _recent(first, failure, window))
 
 
-def _recent(head: Placed, failure: Failure, window: int | None) -> bool:
-    apart = microseconds(head.case.failure.occurred, failure.occurred)
+def _unsteady(head: Failure, failure: Failure) -> bool:
+    return head.steady_at is not None and failure.occurred < head.steady_at
+
+
+def _recent(head: Failure, failure: Failure, window: int | None) -> bool:
+    apart = microseconds(head.occurred, failure.occurred)
     return window is not None and apart < window * MINUTE

@@ -11,7 +11,7 @@ from ..recovery.positions import applied
 from ..services.incidents import incident_end
 from ..services.jobs import state_let_go, workers_stop
 from ..services.migrations import migration_fail
-from ..services.orders import order_create
+from ..services.orders import STOP_DEADLINE_S, order_create
 from ..services.parkings import parking_step
 from ..services.steps import job_step
 from ..states import (
@@ -181,4 +181,5 @@ def state_release(view: View, *, before: int) -> None:
             generation=before,
             ranks=sorted(ranks),
         )
-        order_create(node_id=node_id, job=view.job, body=body)
+        # An agent that is away longer would keep what the platform has just forgotten.
+        order_create(node_id=node_id, job=view.job, body=body, deadline_s=STOP_DEADLINE_S)

@@ -33,6 +33,11 @@ class Calendar:
         year = bisect_right(self.starts, instant)
         return year if 1 <= year <= self.book.year and instant < self.span.end else None
 
+    def continues(self) -> bool:
+        """Whether the contract has a year after the book's."""
+        ended = self.book.terminated
+        return ended is None or ended > self.starts[self.book.year]
+
     def end_of(self, year: int) -> datetime:
         return self.span.end if year == self.book.year else self.starts[year]
 

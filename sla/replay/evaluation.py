@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -9,13 +10,13 @@ from datetime import datetime
 from ..classification import Classified, Rules, classified
 from ..credit import Credit, CreditRules, credit_priced, orders_once
 from ..evaluation import Evaluation, Line, Moment, Target, evaluated
-from ..grouping import Case, Placed, grouped
+from ..grouping import Case, Placed, fits, grouped
 from ..states import Mechanism, Standing, Verdict
 from ..terms import TermsFields
 from ..years import Span, measured_bp, microseconds
 from .book import Book, Version
 from .calendar import DAY, Calendar, calendar_of, terms_problems
-from .reports import Recorded, recorded
+from .reports import Key, Recorded, recorded
 
 _WAYS = {
     "before_steady": "the run had not passed the step at which that one happened",
@@ -103,7 +104,7 @@ def _counted(
             minimum_measured_bp=fields.minimum_measured_bp,
             blocked_by=[
                 *terms_problems(calendar, version),
-                *known.problems_of(placed),
+                *known.problems_of(placed, _unsure(calendar, known, judge)),
                 *_reversed_spans(book),
             ],
         ),
@@ -158,8 +159,11 @@ class _Judge:
         return days is not None and microseconds(end, self._calendar.book.as_of) >= days * DAY
 
     def _late(self, instant: datetime, year: int) -> bool:
-        days = self._fields(year).evidence_cutoff_days
-        return days is not None and microseconds(self._calendar.end_of(year), instant) > days * DAY
+        """After the cut-off, or after the grace: what that has made missed stays missed."""
+        fields, end = self._fields(year), self._calendar.end_of(year)
+        limits = (fields.evidence_cutoff_days, fields.grace_days)
+        after = microseconds(end, instant)
+        return any(days is not None and after > days * DAY for days in limits)
 
     def _fields(self, year: int) -> TermsFields:
         version = self._calendar.governing(year)
@@ -176,6 +180,36 @@ class _Judge:
                 exclusion_categories=frozenset(fields.exclusion_categories or ()),
             )
         return self._rules[year]
+
+
+def _unsure(calendar: Calendar, known: Recorded, judge: _Judge) -> set[Key]:
+    """Contradicted reports that reach into the book's year: one of their contents has its onset in it, or
+    would be the head of a failure that has its own in it."""
+    here = calendar.book.year
+    own: dict[str, list[Case]] = defaultdict(list)
+    if known.contradicted:
+        for case in known.cases:
+            if case.year == here:
+                own[case.failure.job].append(case)
+
+    def heads(content: Case) -> bool:
+        year = content.year
+        if year is None or not judge(content, year).groups:
+            return False
+        window = judge.window(year)
+        return any(
+            fits(content, later, window) and judge(later, year).groups
+            for later in own.get(content.failure.job, ())
+        )
+
+    return {
+        key
+        for key, contents in known.contradicted.items()
+        if any(
+            here in (one.year, calendar.year_of(one.failure.occurred)) or heads(one)
+            for one in contents
+        )
+    }
 
 
 def _line(one: Placed, grace_over: bool) -> FailureLine:

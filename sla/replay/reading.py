@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import cache
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -176,8 +177,14 @@ def _maybe(text: str | None, path: str) -> datetime | None:
     return None if text is None else _instant(text, path)
 
 
+@cache
+def _zones() -> frozenset[str]:
+    # It walks all files of the zones, which takes longer than the evaluation of most years.
+    return frozenset(available_timezones())
+
+
 def _zone(name: str) -> ZoneInfo:
-    if name not in available_timezones():
+    if name not in _zones():
         raise FileRefused(
             "unknown_zone", "$.contract.zone", f"{shown(name)} is no IANA time zone here"
         )

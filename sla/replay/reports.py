@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ..classification import Failure
-from ..decisions import Decision, decision_problems
+from ..decisions import BOUNDARY_SIDES, Decision, decision_problems
 from ..grouping import Case, Placed
 from ..years import microseconds
 from .book import Book, Report
@@ -24,21 +24,22 @@ MILLISECOND = 1000
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """``exclusions``: valid decisions by failure, earliest first. ``invalid_decisions``: (id, why).
-    ``contradicted``: reports of one name with different contents, and whether an onset is in the year."""
+    ``contradicted``: the contents of reports of one name that differ."""
 
     cases: Sequence[Case]
     exclusions: dict[Key, list[Decision]]
     invalid_decisions: Sequence[tuple[str, str]]
-    contradicted: dict[Key, bool]
+    contradicted: dict[Key, list[Case]]
     problems: Sequence[str]
 
-    def problems_of(self, placed: Iterable[Placed]) -> list[str]:
-        """What keeps the year from being decided, given the failures that are counted in it."""
+    def problems_of(self, placed: Iterable[Placed], unsure: Collection[Key]) -> list[str]:
+        """What keeps the year from being decided, given the failures that are counted in it and the
+        contradicted reports that reach into it."""
         keys = {(one.case.failure.id, one.case.source) for one in placed}
         found = [
             f"failures: {_named(key)} was reported with different contents"
-            for key, in_year in sorted(self.contradicted.items())
-            if in_year or key in keys
+            for key in sorted(self.contradicted)
+            if key in unsure or key in keys
         ]
         for key in sorted(keys & self.exclusions.keys()):
             decisions = self.exclusions[key]
@@ -54,28 +55,36 @@ def recorded(book: Book, calendar: Calendar) -> Recorded:
     for report in book.reports:
         if report.failure.recorded <= book.as_of:
             reports[report.failure.id, report.source].append(report)
-    contradicted = {
-        key: any(calendar.year_of(one.failure.occurred) == book.year for one in same)
-        for key, same in reports.items()
-        if len(same) > 1 and any(one.failure != same[0].failure for one in same)
-    }
     decisions, problems = _decisions(book)
-    sides, exclusions, invalid = _sorted(decisions, reports, calendar)
-    cases = []
+    by_id: dict[str, list[Key]] = defaultdict(list)
+    for key in reports:
+        by_id[key[0]].append(key)
+    # Sides first: they tell the year whose terms an exclusion is held against.
+    sides, wrong = _valid(decisions, "boundary", reports, by_id, lambda key: BOUNDARY_SIDES)
+    cases: list[Case] = []
+    years: dict[Key, int | None] = {}
+    contradicted: dict[Key, list[Case]] = {}
     for key, same in reports.items():
-        # Of contradicting reports the first recorded one is counted; the year is blocked anyway.
-        failure = same[0].failure
-        if key in contradicted:
-            failure = min((one.failure for one in same), key=lambda one: (one.recorded, repr(one)))
-        year, problem = _year(failure, key, sides.get(key, []), calendar)
-        problems += [problem] if problem else []
-        if year not in (None, calendar.book.year) and calendar.governing(year) is None:
-            year = None
-        cases.append(Case(failure=_known(failure, book.as_of), year=year, source=key[1]))
+        contents = list(dict.fromkeys(report.failure for report in same))
+        if len(contents) > 1:
+            # The first recorded one is counted; what that decides is blocked anyway.
+            contents.sort(key=lambda one: (one.recorded, repr(one)))
+        put = [_year(one, key, sides.get(key, []), calendar) for one in contents]
+        years[key] = put[0][0]
+        problems += dict.fromkeys(problem for _, problem in put if problem)
+        placed = [
+            _case(one, key, year, calendar) for one, (year, _) in zip(contents, put, strict=True)
+        ]
+        cases.append(placed[0])
+        if len(contents) > 1:
+            contradicted[key] = placed
+    exclusions, wrong_too = _valid(
+        decisions, "exclude", reports, by_id, lambda key: _categories(years[key], calendar)
+    )
     return Recorded(
         cases=cases,
         exclusions=exclusions,
-        invalid_decisions=invalid,
+        invalid_decisions=[words for _, words in sorted((wrong | wrong_too).items())],
         contradicted=contradicted,
         problems=problems,
     )
@@ -106,53 +115,63 @@ def _decisions(book: Book) -> tuple[list[Decision], list[str]]:
     return list(found), problems
 
 
-def _sorted(
-    decisions: Iterable[Decision], reports: dict[Key, list[Report]], calendar: Calendar
-) -> tuple[dict[Key, list[Decision]], dict[Key, list[Decision]], list[tuple[str, str]]]:
-    """Valid boundary decisions, valid exclusions, and the invalid ones with what is wrong."""
-    decisions = list(decisions)
-    asked = {one.failure for one in decisions}
-    by_id: dict[str, list[Key]] = defaultdict(list)
-    for key in reports:
-        if key[0] in asked:
-            by_id[key[0]].append(key)
-    sides: dict[Key, list[Decision]] = defaultdict(list)
-    exclusions: dict[Key, list[Decision]] = defaultdict(list)
-    invalid = []
-    for one in decisions:
-        same_id = [report for key in by_id[one.failure] for report in reports[key]]
-        hashes = {report.sha256 for report in same_id if report.sha256} if same_id else None
-        problems = decision_problems(one, hashes, _categories(same_id, calendar))
-        if problems:
-            invalid.append((one.id, "; ".join(problems)))
+def _valid(
+    decisions: Sequence[Decision],
+    kind: str,
+    reports: dict[Key, list[Report]],
+    by_id: dict[str, list[Key]],
+    categories: Callable[[Key], Collection[str]],
+) -> tuple[dict[Key, list[Decision]], dict[int, tuple[str, str]]]:
+    """The valid decisions of a kind by failure, earliest first; and by its place in ``decisions`` each
+    invalid one with what is wrong. ``categories``: those that a decision on this failure may name."""
+    valid: dict[Key, list[Decision]] = defaultdict(list)
+    invalid = {}
+    for place, one in enumerate(decisions):
+        if one.kind != kind:
             continue
-        for key in by_id[one.failure]:
-            if any(report.sha256 == one.subject_sha256 for report in reports[key]):
-                (exclusions if one.kind == "exclude" else sides)[key].append(one)
-    for valid in exclusions.values():
-        valid.sort(key=lambda one: (one.decided, one.id))
-    return sides, exclusions, invalid
+        keys = by_id.get(one.failure, [])
+        hashes = {report.sha256 for key in keys for report in reports[key] if report.sha256}
+        # Where reports of two sources have the id, the hash tells which of them it is about.
+        meant = [k for k in keys if any(r.sha256 == one.subject_sha256 for r in reports[k])]
+        allowed = {category for key in meant or keys for category in categories(key)}
+        problems = decision_problems(one, hashes if keys else None, allowed)
+        if problems:
+            invalid[place] = (one.id, "; ".join(problems))
+            continue
+        for key in meant:
+            valid[key].append(one)
+    for made in valid.values():
+        made.sort(key=lambda one: (one.decided, one.id))
+    return valid, invalid
 
 
-def _categories(reports: Iterable[Report], calendar: Calendar) -> set[str]:
-    """Those of the terms of the failure's year; of any version where it lies in no year up to the book's."""
-    found: set[str] = set()
-    for report in reports:
-        year = calendar.year_of(report.failure.occurred)
-        governing = None if year is None else calendar.governing(year)
-        versions = calendar.book.versions if governing is None else [governing]
-        for version in versions:
-            fields = version.fields
-            found.update((fields.exclusion_categories if fields else None) or ())
-    return found
+def _categories(year: int | None, calendar: Calendar) -> set[str]:
+    """Those of the terms of a year; of any version where that is none, or has none in force."""
+    governing = None if year is None else calendar.governing(year)
+    versions = calendar.book.versions if governing is None else [governing]
+    return {
+        category
+        for version in versions
+        for category in (version.fields.exclusion_categories if version.fields else None) or ()
+    }
+
+
+def _case(failure: Failure, key: Key, year: int | None, calendar: Calendar) -> Case:
+    """A failure to place: it opens no group after the book's year, and none in a year without terms."""
+    own = calendar.book.year
+    if year is not None and (year > own or (year != own and calendar.governing(year) is None)):
+        year = None
+    return Case(failure=_known(failure, calendar.book.as_of), year=year, source=key[1])
 
 
 def _year(
     failure: Failure, key: Key, sides: Sequence[Decision], calendar: Calendar
 ) -> tuple[int | None, str]:
-    """The contract year a failure's onset lies in, and what keeps that from being told.
+    """The contract year a failure is put in, up to the one after the book's, and what keeps that from being
+    told; None where no such year is known.
 
-    Only where the clock leaves it open does a decision tell the side of the boundary.
+    Only where the clock leaves it open does a decision tell the side of the boundary. It moves a failure
+    over a boundary of an earlier year too, where nothing of the book's year is left open.
     """
     year, doubt = calendar.year_of(failure.occurred), failure.clock_uncertainty_ms * MILLISECOND
     crossed = [
@@ -161,7 +180,7 @@ def _year(
         if abs(microseconds(boundary, failure.occurred)) < doubt
     ]
     if not crossed:
-        return year, ""
+        return (_earlier(failure, sides, calendar, doubt) if sides else year), ""
     where = f"failures: {_named(key)} may lie on either side of"
     if len(crossed) > 1:
         return year, f"{where} both boundaries of the year, by its clock"
@@ -175,7 +194,24 @@ def _year(
     own = calendar.book.year
     if crossed[0] == calendar.span.start:
         return (own if said == {"after"} else own - 1 or None), ""
-    return (own if said == {"before"} else None), ""
+    if said == {"before"}:
+        return own, ""
+    return (own + 1 if calendar.continues() else None), ""
+
+
+def _earlier(
+    failure: Failure, sides: Sequence[Decision], calendar: Calendar, doubt: int
+) -> int | None:
+    """The year by a decision about a boundary before the book's year; the onset's where it tells none."""
+    crossed = [
+        year
+        for year, begins in enumerate(calendar.starts[: calendar.book.year - 1], 1)
+        if abs(microseconds(begins, failure.occurred)) < doubt
+    ]
+    said = {one.category for one in sides}
+    if len(crossed) != 1 or len(said) != 1:
+        return calendar.year_of(failure.occurred)
+    return crossed[0] if said == {"after"} else crossed[0] - 1 or None
 
 
 def _named(key: Key) -> str:

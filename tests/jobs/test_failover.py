@@ -17,6 +17,7 @@ from jobs.models import (
     Stage,
     Worker,
 )
+from jobs.services.orders import orders_expire
 from jobs.states import (
     CauseClass,
     IncidentState,
@@ -152,6 +153,21 @@ def test_every_stage_has_a_beginning_and_an_end_in_order(world: World) -> None:
         assert stage.ended_at >= stage.began_at
     began = [stages[name].began_at for name in StageName.values]
     assert began == sorted(began)
+
+
+def test_an_agent_that_was_away_for_an_hour_still_lets_go_of_what_it_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = world.trained()
+    killed = world.kill(job, 2, at(184))
+    for rank in (0, 1):
+        world.block(job, rank, at(184))
+    world.heal(job)
+    killed.refresh_from_db()
+    assert not killed.holds_state
+    Clockwork(monkeypatch).pass_on(3600)
+    orders_expire()
+    assert [body.ranks for body in world.agent_of(killed).take(protocol.ReleaseOrder)] == [[2]]
 
 
 def test_what_was_kept_is_released_and_the_freed_slot_warms_a_standby(world: World) -> None:

@@ -114,7 +114,7 @@ def order(name: str, **changed: Any) -> Json:
 
 
 def file(*failures: Json, **changed: Any) -> Json:
-    """Year 1, 2026 in UTC, long over, measured throughout."""
+    """Year 1, 2026 in UTC, long over, measured throughout, its fees on file."""
     contract = {"start": "2026-01-01", "zone": "UTC", "currency": "USD"}
     return {
         "contract": contract | changed.pop("contract", {}),
@@ -124,7 +124,7 @@ def file(*failures: Json, **changed: Any) -> Json:
         "measured_spans": [{"start": "2020-01-01T00:00:00Z", "end": "2040-01-01T00:00:00Z"}],
         "failures": list(failures),
         "decisions": [],
-        "orders": [],
+        "orders": [order("fees", year=changed.get("year", 1))],
         **changed,
     }
 

@@ -237,6 +237,27 @@ def test_point_4_late_evidence_awaits_while_the_grace_runs() -> None:
     assert (found["outcome"], verdicts(found)) == ("open", {"x": "awaiting"})
 
 
+@pytest.mark.parametrize(
+    ("recorded", "verdict"),
+    [("2027-01-11T00:00:00Z", "covered"), ("2027-01-11T00:00:00.000001Z", "missed")],
+)
+@pytest.mark.parametrize("cut_off", [30, None])
+def test_point_4_what_the_grace_has_made_missed_stays_missed(
+    recorded: str, verdict: str, cut_off: int | None
+) -> None:
+    short = terms(grace_days=10, evidence_cutoff_days=cut_off)
+    one = failure("x", resumed=resumed(recorded=recorded))
+    for day in ("14", "31"):
+        found = answer(one, terms=short, as_of=f"2027-01-{day}T00:00:00Z")
+        assert verdicts(found) == {"x": verdict}
+
+
+def test_point_4_a_longer_grace_does_not_move_the_cut_off() -> None:
+    long = terms(grace_days=40, evidence_cutoff_days=10)
+    late = failure("x", resumed=resumed(recorded="2027-01-11T00:00:00.000001Z"))
+    assert verdicts(answer(late, terms=long)) == {"x": "missed"}
+
+
 def test_point_4_both_run_from_the_termination_of_a_terminated_contract() -> None:
     ended = {"terminated": "2026-07-01T00:00:00Z"}
     at = "2026-07-31T00:00:00.000001Z"

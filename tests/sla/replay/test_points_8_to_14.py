@@ -33,6 +33,8 @@ def test_point_8_a_valid_decision_excludes() -> None:
     [
         ({"checker": "ann"}, "ann made and checked it"),
         ({"checker": " ann "}, "ann made and checked it"),
+        ({"checker": "Ann"}, "ann made and checked it"),
+        ({"maker": "Straße", "checker": "STRASSE"}, "Straße made and checked it"),
         ({"checker": None}, "it has no checker"),
         ({"checker": " "}, "it has no checker"),
         ({"maker": ""}, "it has no maker"),
@@ -96,6 +98,67 @@ def test_point_8_two_valid_decisions_that_differ_block() -> None:
     assert found["outcome"] == "blocked"
 
 
+# A year's own terms, the category that each has alone, and the year a failure at their boundary is put in.
+OWN_CATEGORIES = [
+    terms(exclusion_categories=["heat"]),
+    terms(version=2, effective_from="2027-01-01", exclusion_categories=["flood"]),
+]
+SIDES = [
+    ("2026-12-31T23:59:59Z", "after", "flood"),
+    ("2026-12-31T23:59:59Z", "before", "heat"),
+    ("2027-01-01T00:00:01Z", "before", "heat"),
+    ("2027-01-01T00:00:01Z", "after", "flood"),
+]
+
+
+@pytest.mark.parametrize(("occurred", "side", "category"), SIDES)
+@pytest.mark.parametrize("year", [1, 2, 3])
+def test_point_8_a_category_is_held_against_the_year_that_a_boundary_decision_says(
+    occurred: str, side: str, category: str, year: int
+) -> None:
+    """In every year that is evaluated: the year decided, not the one that the clock said."""
+    one = missed("x", occurred, clock_uncertainty_ms=2000)
+    decided = "2027-02-01T00:00:00Z"
+    excluded = decision("D", one, category=category, decided=decided)
+    put = decision("B", one, kind="boundary", category=side, decided=decided)
+    later = {"year": year, "as_of": f"{2026 + year}-06-01T00:00:00Z", "terms": OWN_CATEGORIES}
+    found = answer(one, decisions=[excluded, put], **later)
+    here = (side == "before") == (year == 1) and year < 3
+    assert (found["invalid_decisions"], found["blocked_by"]) == ([], [])
+    assert counts(found) == ({"excluded": {category: 1}} if here else {})
+    other = "flood" if category == "heat" else "heat"
+    wrong = decision("D", one, category=other, decided=decided)
+    found = answer(one, decisions=[wrong, put], **later)
+    why = f"it names {other!r}, which the terms do not have"
+    assert found["invalid_decisions"] == [{"id": "D", "why": why}]
+    assert counts(found) == ({"missed": 1} if here else {})
+
+
+def test_point_8_after_the_end_of_a_contract_there_are_no_terms_to_be_held_against() -> None:
+    one = missed("x", "2026-12-31T23:59:59Z", clock_uncertainty_ms=2000)
+    decided = "2027-02-01T00:00:00Z"
+    both = [
+        decision("B", one, kind="boundary", category="after", decided=decided),
+        decision("D", one, category="heat", decided=decided),
+    ]
+    for terminated, invalid in (("2027-01-01T00:00:00Z", []), ("2027-01-01T00:00:01Z", ["D"])):
+        contract = {"terminated": terminated}
+        found = answer(one, decisions=both, contract=contract, terms=OWN_CATEGORIES)
+        assert [each["id"] for each in found["invalid_decisions"]] == invalid
+        assert found["recorded"] == 0
+
+
+def test_point_8_of_two_reports_of_one_id_the_hash_tells_whose_year_counts() -> None:
+    one = missed("x", "2026-12-01T00:00:00Z", source="a")
+    other = missed("x", "2027-03-01T00:00:00Z", source="b")
+    made = decision("D", one, category="flood", decided="2027-04-01T00:00:00Z")
+    found = answer(one, other, decisions=[made], terms=OWN_CATEGORIES)
+    assert [each["id"] for each in found["invalid_decisions"]] == ["D"]
+    right = made | {"category": "heat"}
+    found = answer(one, other, decisions=[right], terms=OWN_CATEGORIES)
+    assert (found["invalid_decisions"], counts(found)) == ([], {"excluded": {"heat": 1}})
+
+
 # --- 9: a report twice --------------------------------------------------------------------------------
 
 
@@ -128,6 +191,73 @@ def test_point_9_a_contradiction_of_another_year_does_not_block_this_one(
 ) -> None:
     found = answer(failure("x", occurred), failure("x", occurred, root_cause="else"))
     assert bool(found["blocked_by"]) == blocked
+
+
+SECOND = {"year": 2, "as_of": "2028-06-01T00:00:00Z"}
+IN_SECOND = "2027-01-01T00:30:00Z"
+
+
+def contradicted_head(*steady_at: str, **changed: object) -> list[Json]:
+    """Reports of one name at the end of year 1, the first recorded one first."""
+    onset = "2026-12-31T23:59:00Z"
+    return [
+        failure("h", onset, job="llm", steady_at=at, recorded=f"2027-01-02T00:00:0{n}Z", **changed)
+        for n, at in enumerate(steady_at)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heads", "counted"),
+    [
+        # What was recorded first takes the miss with it into year 1; or what was recorded later would.
+        (("2027-01-01T01:00:00Z", "2026-12-31T23:59:30Z"), 0),
+        (("2026-12-31T23:59:30Z", "2027-01-01T01:00:00Z"), 1),
+    ],
+)
+def test_point_9_a_contradicted_head_blocks_the_year_in_which_a_member_has_its_onset(
+    heads: tuple[str, str], counted: int
+) -> None:
+    member = missed("m", IN_SECOND, job="llm")
+    found = answer(*contradicted_head(*heads), member, **SECOND)
+    assert (found["recorded"], found["outcome"]) == (counted, "blocked")
+    assert found["blocked_by"] == ["failures: h was reported with different contents"]
+    assert answer(contradicted_head(*heads)[0], member, **SECOND)["blocked_by"] == []
+
+
+@pytest.mark.parametrize(
+    ("head", "member"),
+    [
+        # Too late for any content, another job, or one of both stands apart.
+        ({}, {"occurred": "2027-01-01T01:00:00Z"}),
+        ({}, {"job": "other"}),
+        ({}, {"drill": True}),
+        ({"drill": True}, {}),
+        ({"root_cause": "other"}, {"occurred": "2027-01-01T01:00:00Z"}),
+    ],
+)
+def test_point_9_a_contradiction_that_takes_nothing_of_a_year_does_not_block_it(
+    head: Json, member: Json
+) -> None:
+    heads = contradicted_head("2027-01-01T01:00:00Z", "2026-12-31T23:59:30Z", **head)
+    fields = {"occurred": IN_SECOND, "job": "llm", **member}
+    found = answer(*heads, failure("m", **fields), **SECOND)
+    assert (found["recorded"], found["blocked_by"]) == (1, [])
+
+
+def test_point_9_the_clock_of_each_content_may_leave_the_year_open() -> None:
+    sure, unsure = contradicted_head("2026-12-31T23:59:30Z", "2026-12-31T23:59:30Z")
+    unsure["clock_uncertainty_ms"] = 60_001
+    found = answer(sure, unsure, **SECOND)
+    assert ["failures: h may lie" in problem for problem in found["blocked_by"]] == [True]
+    assert answer(sure, unsure | {"clock_uncertainty_ms": 60_000}, **SECOND)["blocked_by"] == []
+
+
+def test_point_9_the_window_of_a_contradicted_head_blocks_too() -> None:
+    heads = contradicted_head("2026-12-31T23:59:00Z", "2026-12-31T23:59:01Z", root_cause="r")
+    inside = failure("m", "2027-01-01T00:28:59Z", job="llm", root_cause="r")
+    assert answer(*heads, inside, **SECOND)["outcome"] == "blocked"
+    beyond = failure("m", "2027-01-01T00:29:00Z", job="llm", root_cause="r")
+    assert answer(*heads, beyond, **SECOND)["outcome"] == "met"
 
 
 def test_point_9_what_was_recorded_after_as_of_is_not_known() -> None:
@@ -334,6 +464,23 @@ def test_point_12_fees_in_another_currency_block_the_credit_they_would_be_the_ba
     found = answer(missed("m"), orders=foreign)
     assert found["blocked_by"] == ["orders: 2 is no USD, and its fees are the base of the credit"]
     assert answer(failure("c"), orders=foreign)["outcome"] == "met"
+
+
+@pytest.mark.parametrize(
+    "other", [{"year": 2}, {"kind": "renewal"}, {"signed": "2027-06-01T00:00:00.000001Z"}]
+)
+def test_point_12_without_fees_on_file_a_short_year_is_blocked_not_free(other: Json) -> None:
+    missing = "orders: no subscription of year 1 is there, and its fees are the base of the credit"
+    for orders in ([], [order("1", **other)]):
+        found = answer(missed("m"), orders=orders)
+        assert (found["outcome"], found["credit"]) == ("blocked", None)
+        assert found["blocked_by"] == [missing]
+        assert answer(failure("c"), orders=orders)["outcome"] == "met"
+        renewal = terms(credit_base="next_renewal")
+        assert answer(missed("m"), orders=orders[:0], terms=renewal)["outcome"] == "short"
+    free = credit(order("1", amount_minor=0))
+    assert free is not None
+    assert (free["state"], free["amount_minor"]) == ("priced", 0)
 
 
 def test_point_12_an_order_is_counted_once_and_blocks_when_it_contradicts_itself() -> None:
