@@ -113,9 +113,10 @@ class JobCancelApi(ApiView):
 
 
 class JobStateReleaseApi(ApiView):
-    """Let go of the state that agents keep of a failed job."""
+    """Let go of the state that agents keep of a failed job. Only a person may."""
 
     permission = Permission.JOB_OPERATE
+    needs_person = True
 
     @extend_schema(
         operation_id="job_state_release",
@@ -133,9 +134,11 @@ class JobStateReleaseApi(ApiView):
 
 
 class NodeRetireApi(ApiView):
-    """Take a node out of the inventory for good: after its drain, when no job has anything on it."""
+    """Take a node out of the inventory for good: after its drain, when no job has anything on it. Only a
+    person may."""
 
     permission = Permission.NODE_OPERATE
+    needs_person = True
 
     @extend_schema(
         operation_id="node_retire",

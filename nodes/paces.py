@@ -6,7 +6,6 @@ takes as long for a step as the slow one, and is not slow.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -34,21 +33,32 @@ class Pace:
 
 def paces_judged(reports: Mapping[int, Sequence[float]], rule: PaceRule) -> list[Pace]:
     """``reports``: rank -> own milliseconds a step, newest report first. Ranks with too few are left out."""
-    known = {rank: own for rank, own in reports.items() if len(own) >= rule.reports}
+    known = {
+        rank: own[: rule.reports]
+        for rank, own in sorted(reports.items())
+        if len(own) >= rule.reports
+    }
     if len(known) <= rule.peers_min:
         return []
-    return [_judged(rank, known, rule) for rank in sorted(known)]
-
-
-def _judged(rank: int, known: Mapping[int, Sequence[float]], rule: PaceRule) -> Pace:
-    own = known[rank]
-    peers = [
-        statistics.median_high(other[at] for peer, other in known.items() if peer != rank)
-        for at in range(rule.reports)
+    peers = zip(*map(_medians_of_others, zip(*known.values(), strict=True)), strict=True)
+    return [
+        _judged(rank, own, others, rule)
+        for (rank, own), others in zip(known.items(), peers, strict=True)
     ]
-    scores = [peers[at] / max(own[at], 1e-9) for at in range(rule.reports)]
+
+
+def _medians_of_others(times: Sequence[float]) -> list[float]:
+    """For each of two or more the median of all others, of two in the middle the longer one."""
+    ordered = sorted(times)
+    middle = (len(ordered) - 1) // 2
+    # One sort serves all: without one of the lower half, the next longer one is in the middle.
+    return [ordered[middle + 1] if own <= ordered[middle] else ordered[middle] for own in times]
+
+
+def _judged(rank: int, own: Sequence[float], peers: Sequence[float], rule: PaceRule) -> Pace:
+    scores = [of_peers / max(of_own, 1e-9) for of_own, of_peers in zip(own, peers, strict=True)]
     is_: Literal["slow", "well", "between"] = "between"
-    if max(scores) < rule.score_below and min(own[: rule.reports]) >= rule.own_ms_min:
+    if max(scores) < rule.score_below and min(own) >= rule.own_ms_min:
         is_ = "slow"
     elif min(scores) >= rule.clear_above:
         is_ = "well"

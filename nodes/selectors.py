@@ -193,6 +193,16 @@ def open_findings(viewer: Viewer, *, node_id: int | None = None) -> list[Finding
     return list(findings.select_related("node"))
 
 
+def findings_acting(node_ids: Iterable[int]) -> list[Finding]:
+    """Findings that act on these nodes, newest first: open, not overruled by a person, and of a rule that
+    does more than observe or tell."""
+    return list(
+        Finding.objects.filter(
+            node__in=list(node_ids), cleared_at__isnull=True, overruled_by=""
+        ).exclude(action__in=[Finding.Action.OBSERVE, Finding.Action.TELL_USER])
+    )
+
+
 def findings_of(viewer: Viewer, node_id: int, limit: int = 100) -> list[Finding]:
     """Open and cleared findings of one node, newest first."""
     return list(node_get(viewer, node_id).findings.all()[:limit])

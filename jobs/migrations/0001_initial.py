@@ -257,6 +257,13 @@ class Migration(migrations.Migration):
                         help_text="what protection costs a step: agent.protocol.RankCosts of rank 0",
                     ),
                 ),
+                (
+                    "paces_due",
+                    models.BooleanField(
+                        default=False,
+                        help_text="rank 0 has told its own time since ranks were last compared",
+                    ),
+                ),
                 ("is_demo", models.BooleanField(default=False)),
                 ("submitted_by", models.CharField(max_length=150)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
@@ -753,6 +760,13 @@ class Migration(migrations.Migration):
                     "missing_since",
                     models.DateTimeField(
                         help_text="its agent's heartbeats have not listed it since", null=True
+                    ),
+                ),
+                (
+                    "own_ms",
+                    models.JSONField(
+                        default=list,
+                        help_text="its last reports, newest first: [generation, step, own milliseconds a step]",
                     ),
                 ),
                 (

@@ -59,6 +59,9 @@ class Job(models.Model):
     costs = models.JSONField(
         default=dict, help_text="what protection costs a step: agent.protocol.RankCosts of rank 0"
     )
+    paces_due = models.BooleanField(
+        default=False, help_text="rank 0 has told its own time since ranks were last compared"
+    )
     is_demo = models.BooleanField(default=False)
     submitted_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -132,6 +135,10 @@ class Worker(models.Model):
     mark_head = models.CharField(max_length=32, default="", blank=True)
     missing_since = models.DateTimeField(
         null=True, help_text="its agent's heartbeats have not listed it since"
+    )
+    own_ms = models.JSONField(
+        default=list,
+        help_text="its last reports, newest first: [generation, step, own milliseconds a step]",
     )
     finished_step = models.BigIntegerField(null=True, help_text="its training function returned")
     is_stopping = models.BooleanField(default=False, help_text="a stop order was written for it")

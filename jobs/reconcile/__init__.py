@@ -34,6 +34,7 @@ from ..states import (
 from .ending import clear_away, watch_finish
 from .guarding import judge_protection, keep_standbys
 from .moving import move_away
+from .pacing import compare_paces
 from .parking import begin_parking, come_back, note_return
 from .preempting import make_room
 from .recovering import recover
@@ -142,6 +143,7 @@ def _do_what_is_missing(view: View) -> None:
     keep_standbys(view, missing)
     make_room(view, missing)
     judge_protection(view)
+    compare_paces(view)
 
 
 def _unreachable(view: View) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from nodes import selectors as node_reads
-from yoco_platform.core.auth import SYSTEM
 
 from ..causes import Evidence, cause_of
 from ..models import Incident, Worker
@@ -52,12 +51,17 @@ def _why(view: View, member: Worker) -> str:
 
 
 def _predicted(view: View, leaving: list[Worker], reason: str) -> Incident | None:
-    """A failure that a finding predicts is an incident; emptying a node for its own sake is not."""
+    """A failure that a finding predicts is an incident; emptying a node for its own sake is not.
+
+    A finding that only observes predicts nothing, and may speak of another customer's rank.
+    """
+    suspect = [member for member in leaving if view.node(member).suspect]
+    acting = node_reads.findings_acting({member.node_id for member in suspect})
     findings = [
         (member, finding)
-        for member in leaving
-        if view.node(member).suspect
-        for finding in node_reads.open_findings(SYSTEM, node_id=member.node_id)
+        for member in suspect
+        for finding in acting
+        if finding.node_id == member.node_id
     ]
     if not findings:
         return None

@@ -31,7 +31,7 @@ from ..states import (
     WorkerState,
 )
 from .incidents import incident_exit_noted, incident_open, incident_stacks_noted
-from .paces import paces_weighed
+from .paces import own_ms_keep
 from .parkings import parked_in_vain, parking_rank_written, was_parked
 from .points import points_keep, step_committed, steps_check
 from .reports import Report, historian_of, is_member, member_of, worker_of
@@ -342,15 +342,15 @@ COSTS = (
 
 
 def rank_costs(report: Report, body: protocol.RankCosts) -> None:
-    """Of rank 0, as the inventory is. The last measurement stands; with it the pace of all is judged."""
-    historian_of(report, body, body.rank)
+    """Of rank 0, as the inventory is: the last measurement stands. Of each rank its own time is kept."""
+    worker = historian_of(report, body, body.rank)
     _possible(report, body.step)
     job = report.job
+    own_ms_keep(job=job, worker=worker, body=body)
     if body.rank == 0 and body.attempt == job.attempt:
         measured = {key: round(body.costs[key], 3) for key in COSTS if key in body.costs}
         job.costs = {**measured, "step": body.step}
         job.save(update_fields=["costs"])
-        paces_weighed(job=job)
 
 
 def checkpointed(report: Report, body: protocol.Checkpointed) -> None:

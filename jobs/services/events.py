@@ -67,11 +67,11 @@ def event_take(
 ) -> AgentEvent | None:
     """Apply one new event of a job that the caller has locked; the row to store for it.
 
-    What is refused changes nothing, and its row carries the code. Points need no row: they are keyed
-    by their step.
+    What is refused changes nothing, and its row carries the code. Points and costs need no row: they are
+    keyed by their step, and every rank sends them every few seconds.
     """
     code = "unknown_job" if job is None else _applied(node, event, job)
-    if isinstance(event.body, protocol.Points) and not code:
+    if isinstance(event.body, protocol.Points | protocol.RankCosts) and not code:
         return None
     kind = str(type(event.body).__struct_config__.tag)
     if code:

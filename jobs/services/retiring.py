@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from nodes import selectors as node_reads
 from nodes import services as node_services
@@ -13,7 +14,7 @@ from yoco_platform.core.models import Cluster
 
 from ..errors import NodeInUse
 from ..models import Worker
-from ..states import JOB_FINAL, WORKER_ALIVE
+from ..states import JOB_FINAL, WORKER_ALIVE, JobState
 
 if TYPE_CHECKING:
     from nodes.models import Node
@@ -46,4 +47,14 @@ def needs_of(node_id: int) -> str:
     kept = here.filter(holds_state=True).exclude(job__state__in=JOB_FINAL).first()
     if kept is not None:
         return f"it keeps the state of rank {kept.rank} of {kept.job.name}"
-    return ""
+    return _failed_kept(here)
+
+
+def _failed_kept(here: QuerySet[Worker]) -> str:
+    """Jobs that failed and whose state would go with the node; who wants that says so at each of them."""
+    kept = here.filter(holds_state=True, job__state=JobState.FAILED).order_by("job_id")
+    jobs = dict(kept.values_list("job_id", "job__name"))
+    if not jobs:
+        return ""
+    names = ", ".join(f"{name} (job {job_id})" for job_id, name in jobs.items())
+    return f"it keeps state of what has failed, until that is released: {names}"

@@ -152,12 +152,7 @@ def _led(node: Node, world: _World) -> bool:
 
 
 def _open_checks(node: Node) -> set[str]:
-    """Checks whose findings still act on the node: open, and not overruled by a person."""
-    return set(
-        node.findings.filter(cleared_at__isnull=True, overruled_by="")
-        .exclude(action__in=[Finding.Action.OBSERVE, Finding.Action.TELL_USER])
-        .values_list("check_name", flat=True)
-    )
+    return {finding.check_name for finding in selectors.findings_acting([node.pk])}
 
 
 Led = tuple[NodeState, str] | None

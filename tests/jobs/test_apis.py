@@ -9,8 +9,10 @@ from rest_framework.test import APIClient
 
 from jobs.models import Incident, Job
 from jobs.states import JobState
+from nodes.models import Node
+from nodes.states import NodeState
 from yoco_platform.core.auth import Role, hash_token
-from yoco_platform.core.models import ApiToken, Customer, User
+from yoco_platform.core.models import ApiToken, AuditEntry, Customer, User
 
 from .situations import at
 from .world import World
@@ -234,3 +236,35 @@ def test_a_submission_without_a_customer_says_what_to_do(
 
     assert (response.status_code, response.json()["code"]) == (422, "invalid_field")
     assert words in response.json()["detail"]
+
+
+def irrevocable(world: World, door: str) -> str:
+    """The path of something that cannot be undone and is due."""
+    if door == "retire":
+        node = world.agents[-1].node
+        Node.objects.filter(pk=node.pk).update(state=NodeState.QUARANTINED)
+        return f"/api/v1/nodes/{node.pk}/retire"
+    job = world.submit()
+    Job.objects.filter(pk=job.pk).update(state=JobState.FAILED)
+    return f"/api/v1/jobs/{job.pk}/release-state"
+
+
+@pytest.mark.parametrize("door", ["retire", "release-state"])
+def test_what_cannot_be_undone_is_for_a_person_and_no_token(world: World, door: str) -> None:
+    token = scheduler(world)
+    ApiToken.objects.update(customer=None)  # of the site: it may drain nodes and cancel jobs
+    path, body = irrevocable(world, door), {"reason": "sold"}
+    refused = token.post(path, body, format="json")
+    assert (refused.status_code, refused.json()["code"]) == (403, "person_needed")
+    assert not AuditEntry.objects.filter(action__in=["node_retire", "job_state_release"]).exists()
+
+    assert person(Role.VIEWER).post(path, body, format="json").json()["code"] == "forbidden"
+    assert person(Role.OPERATOR).post(path, body, format="json").status_code == 200
+
+
+def test_a_token_of_the_site_still_drains_nodes_and_cancels_jobs(world: World) -> None:
+    token, body = scheduler(world), {"reason": "maintenance"}
+    ApiToken.objects.update(customer=None)
+    node, job = world.agents[-1].node, world.submit()
+    for path in (f"/api/v1/nodes/{node.pk}/drain", f"/api/v1/jobs/{job.pk}/cancel"):
+        assert token.post(path, body, format="json").status_code == 200

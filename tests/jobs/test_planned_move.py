@@ -16,7 +16,9 @@ from jobs.states import (
     WorkerState,
 )
 from nodes.models import Finding, Node
-from nodes.services import node_step
+from nodes.paces import Pace
+from nodes.policies import PaceRule
+from nodes.services import node_step, paces_found
 from nodes.states import NodeState
 from yoco_platform.core import clock
 
@@ -69,6 +71,23 @@ def test_a_rank_leaves_a_hot_node_while_it_lives(world: World) -> None:
     assert incident.evidence["resume_at"] == 186
     assert job.state == JobState.RUNNING
     assert world.rank(job, 1).node_id != hot.node_id
+
+
+def test_what_only_observes_predicts_nothing_and_tells_nobody_of_another_job(world: World) -> None:
+    job = world.trained()
+    hot = world.rank(job, 1)
+    slow = Pace(1, 150.0, 100.0, 0.667, "slow")
+    # Of another customer's job and of this very rank, both found before it became hot.
+    for job_id in (job.pk + 1, job.pk):
+        paces_found(job_id=job_id, paces=[(hot.node_id, slow)], rule=PaceRule())
+    Finding.objects.update(first_seen_at=clock.now() - timedelta(hours=1))
+    heat(world, hot.node_id)
+    reconcile_all()
+    incident = Incident.objects.get()
+
+    name = hot.node.name
+    assert incident.summary == f"rank 1 leaves {name}, which is suspect: gpu-0 at 96 °C"
+    assert (incident.cause_class, incident.ranks) == (CauseClass.DEVICE, [1])
 
 
 def test_the_worker_that_was_left_is_retired_and_ended(world: World) -> None:

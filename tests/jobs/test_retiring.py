@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from nodes import services as node_services
 from nodes.errors import ReasonMissing, StepRefused, TokenRefused
 from nodes.models import Node
 from nodes.states import STEPS, NodeState
+from yoco_platform.core import clock
 from yoco_platform.core.auth import SYSTEM, Role, Viewer, hash_token
 from yoco_platform.core.errors import Forbidden
 from yoco_platform.core.models import AuditEntry, User
@@ -74,7 +76,7 @@ def test_a_node_with_a_rank_or_a_standby_is_not_retired(world: World, standby: b
         retire(worker.node)
 
 
-@pytest.mark.parametrize(("state", "needed"), [("parked", True), ("failed", False)])
+@pytest.mark.parametrize(("state", "needed"), [("parked", True), ("finished", False)])
 def test_state_that_a_job_will_come_back_from_keeps_its_node(
     world: World, state: str, needed: bool
 ) -> None:
@@ -84,6 +86,28 @@ def test_state_that_a_job_will_come_back_from_keeps_its_node(
     Job.objects.filter(pk=job.pk).update(state=JobState(state))
     kept = f"it keeps the state of rank 1 of {job.name}"
     assert needs_of(worker.node_id) == (kept if needed else "")
+
+
+def test_state_of_what_failed_keeps_its_node_until_it_is_released(world: World) -> None:
+    node = drained(world)
+    jobs = [world.submit(name=name) for name in ("first", "second", "other")]
+    for job, rank in ((jobs[0], 0), (jobs[0], 1), (jobs[1], 0)):
+        Worker.objects.create(
+            job=job, attempt=1, node=node, rank=rank, generation=1, state="exited",
+            state_since=clock.now(), holds_state=True,
+        )  # fmt: skip
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(state=JobState.FAILED)
+    first, second = (f"{job.name} (job {job.pk})" for job in jobs[:2])
+    with pytest.raises(NodeInUse, match=re.escape(f"until that is released: {first}, {second}")):
+        retire(node)
+    services.job_state_release(viewer=OPERATOR, job_id=jobs[0].pk, reason="looked at it")
+    with pytest.raises(NodeInUse, match=re.escape(f"until that is released: {second}")):
+        retire(node)
+    services.job_state_release(viewer=OPERATOR, job_id=jobs[1].pk, reason="looked at it")
+
+    retire(node)
+    node.refresh_from_db()
+    assert node.state == NodeState.RETIRED
 
 
 @pytest.mark.parametrize("state", sorted(NodeState))

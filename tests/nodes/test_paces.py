@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import random
+import statistics
+
 import pytest
 
 from nodes import services
@@ -41,6 +45,45 @@ def test_a_rank_is_slow_beside_its_peers_in_enough_reports(
     judged = {pace.rank: pace.is_ for pace in paces_judged(reports, RULE)}
     assert {rank: judged[rank] for rank in expected} == expected
     assert bool(judged) == bool(expected)
+
+
+class Told(float):
+    """Counts how often two of its kind are compared."""
+
+    compared = 0
+
+    def __lt__(self, other: float) -> bool:
+        Told.compared += 1
+        return float(self) < float(other)
+
+    def __le__(self, other: float) -> bool:
+        Told.compared += 1
+        return float(self) <= float(other)
+
+
+def told(num_ranks: int) -> dict[int, list[Told]]:
+    draw = random.Random(num_ranks)
+    return {
+        rank: [Told(draw.choice((100.0, 100.5, draw.uniform(80.0, 200.0)))) for _ in range(3)]
+        for rank in range(num_ranks)
+    }
+
+
+@pytest.mark.parametrize("num_ranks", [3, 4, 5, 8, 33])
+def test_peers_are_all_others_one_by_one(num_ranks: int) -> None:
+    reports = told(num_ranks)
+    peers = {
+        rank: statistics.median_high(float(own[0]) for r, own in reports.items() if r != rank)
+        for rank in reports
+    }
+    assert {pace.rank: pace.peers_ms for pace in paces_judged(reports, RULE)} == peers
+
+
+def test_judging_is_no_more_work_than_sorting() -> None:
+    num_ranks, reports = 512, told(512)
+    Told.compared = 0
+    assert len(paces_judged(reports, RULE)) == num_ranks
+    assert 0 < Told.compared < 3 * num_ranks * (math.log2(num_ranks) + 8)
 
 
 def test_the_figures_are_those_of_the_last_report() -> None:

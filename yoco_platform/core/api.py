@@ -44,6 +44,8 @@ class ApiView(APIView):
 
     permission: ClassVar[Permission | None] = None
     permissions: ClassVar[Mapping[str, Permission]] = {}
+    needs_person: ClassVar[bool] = False
+    """What cannot be undone: no token may do it, whatever its role."""
     permission_classes = [Closed]
 
     @property

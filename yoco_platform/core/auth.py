@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import Forbidden, Unauthenticated
+from .errors import Forbidden, PersonNeeded, Unauthenticated
 from .models import ApiToken, User
 from .roles import (
     CUSTOMER_ROLES,
@@ -32,6 +32,7 @@ __all__ = [
     "may",
     "new_token",
     "require",
+    "require_person",
     "viewer_of",
     "viewer_of_token",
     "viewer_of_user",
@@ -77,6 +78,12 @@ def require(viewer: Viewer, permission: Permission) -> None:
         raise Forbidden(
             f"The role {viewer.role.value} may not do this.", permission=permission.value
         )
+
+
+def require_person(viewer: Viewer) -> None:
+    """Raises ``PersonNeeded`` unless somebody who has signed in asks."""
+    if viewer.user_id is None:
+        raise PersonNeeded("This cannot be undone: only a person who has signed in may do it.")
 
 
 def _beyond(viewer: Viewer, permission: Permission) -> str:

@@ -3,7 +3,7 @@
 DomainError
  ├─ Malformed         400  the request cannot be read at all
  ├─ Unauthenticated   401  nobody we know
- ├─ Forbidden         403  known, but may not
+ ├─ Forbidden         403  known, but may not: PersonNeeded
  ├─ NotFound          404  not there, or not yours: the same answer
  ├─ Conflict          409  cannot be done in the present state
  ├─ TooLarge          413  beyond a stated limit
@@ -42,6 +42,12 @@ class Unauthenticated(DomainError):
 class Forbidden(DomainError):
     code = "forbidden"
     status = 403
+
+
+class PersonNeeded(Forbidden):
+    """What cannot be undone: a token may not do it, whatever its role."""
+
+    code = "person_needed"
 
 
 class NotFound(DomainError):
