@@ -96,7 +96,7 @@ class IncidentState(TextChoices):
 I = IncidentState  # noqa: E741
 INCIDENT_STEPS: dict[IncidentState, frozenset[IncidentState]] = {
     I.OPEN: frozenset({I.RECOVERING, I.FAILED, I.RESOLVED}),
-    I.RECOVERING: frozenset({I.VERIFYING, I.OPEN, I.FAILED}),
+    I.RECOVERING: frozenset({I.VERIFYING, I.OPEN, I.FAILED, I.RESOLVED}),
     I.VERIFYING: frozenset({I.RESOLVED, I.OPEN, I.FAILED}),
     I.RESOLVED: frozenset(),
     I.FAILED: frozenset(),

@@ -38,13 +38,15 @@ UNREADABLE = (ValueError, TypeError, AttributeError, OverflowError, DatabaseErro
 
 @dataclass(frozen=True)
 class YearSummary:
-    """One contract year as it stands at ``as_of``."""
+    """One contract year as it stands at ``as_of``. ``to_book``: its failures that are in no ledger yet."""
 
     contract: Contract
     year: ContractYear
     terms: Terms | None
     as_of: datetime
     evaluation: Evaluation
+    to_book: list[Incident]
+    grace_over: bool
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,18 @@ def year_summary(viewer: Viewer, contract: Contract, ordinal: int | None = None)
     if year is None:
         raise YearUnknown(f"contract {contract.number} has no year {ordinal}")
     as_of, terms = clock.now(), terms_governing(year)
+    to_book = incidents_to_book(year)
     rows = Entry.objects.filter(year=year, kind=EntryKind.FAILURE)
     with ledger_told(contract):
         lines = [
             Line(Verdict(verdict), category)
             for verdict, category in rows.values_list("verdict", "category")
         ]
-    evaluation = evaluated(lines, _target(terms), _moment(year, terms, as_of))
-    return YearSummary(contract, year, terms, as_of, evaluation)
+    # What has failed is in the figures from its onset on, however long it takes until it is booked.
+    lines += [Line(Verdict.AWAITING) for _ in to_book]
+    moment = _moment(year, terms, as_of)
+    evaluation = evaluated(lines, _target(terms), moment)
+    return YearSummary(contract, year, terms, as_of, evaluation, to_book, moment.grace_over)
 
 
 def entries(
@@ -182,15 +188,33 @@ def incidents_without_entry(limit: int) -> list[int]:
     )
     wanted = Q(pk__in=[])
     for customer_id, starts_at, scope, terminated_at in begun:
-        part = Q(customer_id=customer_id, occurred_at__gte=starts_at)
-        if scope:
-            part &= Q(cluster__slug__in=scope)
-        if terminated_at is not None:
-            part &= Q(occurred_at__lt=terminated_at)
-        wanted |= part
+        wanted |= _covered_from(customer_id, starts_at, scope, terminated_at)
     rows = job_reads.incidents_visible(SYSTEM).filter(wanted, state__in=ENDED)
     rows = rows.exclude(ledger_entries__kind=EntryKind.FAILURE)
     return list(rows.order_by("occurred_at", "pk").values_list("pk", flat=True)[:limit])
+
+
+def incidents_to_book(year: ContractYear) -> list[Incident]:
+    """The incidents that belong to a year and are in no ledger yet: still open, or just ended."""
+    contract = year.contract
+    covered = _covered_from(
+        contract.customer_id, year.starts_at, contract.scope, contract.terminated_at
+    )
+    rows = job_reads.incidents_visible(SYSTEM).filter(covered, occurred_at__lt=year.ends_at)
+    rows = rows.exclude(ledger_entries__kind=EntryKind.FAILURE)
+    return list(rows.order_by("occurred_at", "pk"))
+
+
+def _covered_from(
+    customer_id: int, starts_at: datetime, scope: list[str], terminated_at: datetime | None
+) -> Q:
+    """Incidents that a contract covers, with onset at ``starts_at`` or later."""
+    covered = Q(customer_id=customer_id, occurred_at__gte=starts_at)
+    if scope:
+        covered &= Q(cluster__slug__in=scope)
+    if terminated_at is not None:
+        covered &= Q(occurred_at__lt=terminated_at)
+    return covered
 
 
 def incidents_unbooked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -19,7 +19,6 @@ from yoco_platform.core.auth import Permission, Viewer, may
 from .. import svg
 from ..formatting import spelled
 from ..words import CAUSE_WORDS, Look, standing_look, verdict_look
-from .visible import incidents_open
 
 if TYPE_CHECKING:
     from jobs.models import Incident
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 ENTRIES_SHOWN = 50
 ENTRIES_DRAWN_MAX = 20_000
+TO_BOOK_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,15 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Failed:
+    """One failure of the year with the verdict that the evaluation counts it by."""
+
+    onset: datetime
+    verdict: str
+    cause_class: str
+
+
+@dataclass(frozen=True)
 class GuaranteePage:
     contract: Contract
     year: ContractYear
@@ -89,7 +98,10 @@ class GuaranteePage:
     causes: list[Row]
     chart: SafeString | None
     chart_narrow: SafeString | None
-    num_open: int
+    num_entries: int
+    num_to_book: int
+    to_book: list[Incident]
+    grace_over: bool
     reads_contract: bool
     may_verify: bool
     lost_steps: int
@@ -201,7 +213,8 @@ def guarantee_page(viewer: Viewer, contract_id: int, ordinal: int | None) -> Gua
     lines = selectors.entries(viewer, contract, year=summary.year.ordinal, limit=ENTRIES_DRAWN_MAX)[
         ::-1
     ]
-    wide, narrow = _chart(summary, lines) if lines else (None, None)
+    failures = _failures(summary, lines)
+    wide, narrow = _chart(summary, failures) if failures else (None, None)
     look = standing_look(str(evaluation.standing))
     return GuaranteePage(
         contract=contract,
@@ -214,15 +227,33 @@ def guarantee_page(viewer: Viewer, contract_id: int, ordinal: int | None) -> Gua
         as_of=summary.as_of,
         buckets=buckets_of(evaluation),
         bar=bucket_bar(evaluation),
-        months=_months(lines, ZoneInfo(contract.zone)),
-        causes=_causes(lines),
+        months=_months(failures, ZoneInfo(contract.zone)),
+        causes=_causes(failures),
         chart=wide,
         chart_narrow=narrow,
-        num_open=incidents_open(viewer).filter(customer_id=contract.customer_id).count(),
+        num_entries=evaluation.counts.recorded - len(summary.to_book),
+        num_to_book=len(summary.to_book),
+        to_book=summary.to_book[:TO_BOOK_SHOWN],
+        grace_over=summary.grace_over,
         reads_contract=may(viewer, Permission.CONTRACT_READ),
         may_verify=may(viewer, Permission.LEDGER_EXPORT),
         lost_steps=sum(_lost(line) for line in lines if line.verdict == Verdict.MISSED),
     )
+
+
+def _failures(summary: selectors.YearSummary, lines: list[Entry]) -> list[Failed]:
+    """What is in the ledger, and what is to come into it; late evidence is missed, as it is evaluated."""
+    booked = [Failed(line.onset, line.verdict, line.cause_class or "") for line in lines]
+    to_book = [
+        Failed(incident.occurred_at, Verdict.AWAITING, incident.cause_class or "")
+        for incident in summary.to_book
+    ]
+    return [
+        replace(failed, verdict=Verdict.MISSED)
+        if summary.grace_over and failed.verdict == Verdict.AWAITING
+        else failed
+        for failed in [*booked, *to_book]
+    ]
 
 
 def _lost(entry: Entry) -> int:
@@ -258,7 +289,7 @@ def buckets_of(evaluation: Evaluation) -> list[Bucket]:
         (Verdict.EXCLUDED, excluded or "none", sum(counts.excluded.values())),
         (Verdict.MERGED, "same root cause as an earlier one", counts.merged),
         (Verdict.UNSUPPORTED, "the run was not protected at onset", counts.unsupported),
-        (Verdict.AWAITING, "what broke is not known yet", counts.awaiting),
+        (Verdict.AWAITING, "what broke or how it ended is not known yet", counts.awaiting),
     )
     rows = [
         Bucket(
@@ -286,28 +317,28 @@ def bucket_bar(evaluation: Evaluation) -> SafeString:
     )
 
 
-def _row(name: str, lines: list[Entry]) -> Row:
+def _row(name: str, lines: list[Failed]) -> Row:
     verdicts = Counter(line.verdict for line in lines)
     covered, missed = verdicts[Verdict.COVERED], verdicts[Verdict.MISSED]
     return Row(name, covered + missed, covered, missed)
 
 
-def _months(lines: list[Entry], zone: ZoneInfo) -> list[Row]:
-    groups: dict[str, list[Entry]] = {}
+def _months(lines: list[Failed], zone: ZoneInfo) -> list[Row]:
+    groups: dict[str, list[Failed]] = {}
     for line in sorted(lines, key=lambda line: line.onset):
         groups.setdefault(line.onset.astimezone(zone).strftime("%b %Y"), []).append(line)
     return [_row(name, group) for name, group in groups.items()]
 
 
-def _causes(lines: list[Entry]) -> list[Row]:
-    groups: dict[str, list[Entry]] = {}
+def _causes(lines: list[Failed]) -> list[Row]:
+    groups: dict[str, list[Failed]] = {}
     for line in lines:
-        groups.setdefault(CAUSE_WORDS.get(line.cause_class or "", "Not known yet"), []).append(line)
+        groups.setdefault(CAUSE_WORDS.get(line.cause_class, "Not known yet"), []).append(line)
     rows = [_row(name, group) for name, group in groups.items()]
     return sorted(rows, key=lambda row: -row.qualifying)
 
 
-def _chart(summary: selectors.YearSummary, lines: list[Entry]) -> tuple[SafeString, SafeString]:
+def _chart(summary: selectors.YearSummary, lines: list[Failed]) -> tuple[SafeString, SafeString]:
     """Misses against allowed misses: two counts that only ever rise, up to now."""
     terms, year = summary.terms, summary.year
     target = None

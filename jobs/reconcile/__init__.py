@@ -31,7 +31,7 @@ from ..states import (
     JobState,
     WorkerState,
 )
-from .ending import clear_away, watch_finish
+from .ending import clear_away, returned_after, watch_finish
 from .guarding import judge_protection, keep_standbys
 from .moving import move_away
 from .pacing import compare_paces
@@ -121,6 +121,9 @@ def _look(job_id: int) -> int | None:
 
 def _do_what_is_missing(view: View) -> None:
     restarts_judged(view)
+    if returned_after(view) is not None:
+        # What its ranks have proven of its last move has the say, good or bad; the end excludes the rest.
+        settle(view)
     # A script that has ended well is done, even one that was still to join: first of all that.
     if (
         start(view)

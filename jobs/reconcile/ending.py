@@ -28,10 +28,7 @@ from .view import View, finished, position_of
 
 def watch_finish(view: View) -> bool:
     """Finished once every rank's training function has returned."""
-    job = view.job
-    if job.state not in (JobState.RUNNING, JobState.STARTING, JobState.RECOVERING):
-        return False
-    if not view.members or len(view.members) < job.world_size:
+    if not _may_finish(view):
         return False
     if all(m.state == WorkerState.EXITED and m.exit_code == 0 for m in view.members) and not any(
         m.fingerprint for m in view.members
@@ -39,11 +36,25 @@ def watch_finish(view: View) -> bool:
         reason = "the script ended; it had never joined"
         _end(view, JobState.FINISHED, reason, Verdict.UNSUPPORTED)
         return True
-    last = max((m.finished_step for m in view.members if m.finished_step is not None), default=None)
-    if last is None or not all(_is_done(m, last) for m in view.members):
+    last = returned_after(view)
+    if last is None:
         return False
     _end(view, JobState.FINISHED, f"every rank has returned after step {last}")
     return True
+
+
+def returned_after(view: View) -> int | None:
+    """The step after which every rank's training function has returned; None while one has not."""
+    last = max((m.finished_step for m in view.members if m.finished_step is not None), default=None)
+    if last is None or not _may_finish(view) or not all(_is_done(m, last) for m in view.members):
+        return None
+    return last
+
+
+def _may_finish(view: View) -> bool:
+    job = view.job
+    live = job.state in (JobState.RUNNING, JobState.STARTING, JobState.RECOVERING)
+    return live and len(view.members) >= max(job.world_size, 1)
 
 
 def _is_done(member: Worker, last: int) -> bool:

@@ -15,7 +15,7 @@ from nodes.selectors import NodeView
 from yoco_platform.core.models import Cluster
 
 from .. import selectors
-from ..models import Incident, Job, Migration, Parking, Worker
+from ..models import Generation, Incident, Job, Migration, Parking, Worker
 from ..placement import Slot
 from ..preemption import Candidate, Choice, Need, places_for
 from ..services.incidents import incident_waits
@@ -150,6 +150,8 @@ class _Around:
     recovering: set[int]
     moving: set[int]
     giving: set[int]
+    began_at: dict[int, int]
+    """step that the present attempt went on after, as ``selectors.began_at`` has it"""
     failed: dict[int, str]
     """what a parking that failed lately said"""
     parked_today: Counter[int]
@@ -167,11 +169,13 @@ def _around(view: View, ids: list[int]) -> _Around:
     parkings = Parking.objects.filter(job__in=ids).order_by("pk")
     lately = view.now - FAILED_LATELY
     failed = parkings.filter(state=ParkingState.FAILED, state_since__gt=lately)
+    first = Generation.objects.filter(job__in=ids, attempt=F("job__attempt"), number=1)
     return _Around(
         workers=workers,
         recovering=set(incidents.values_list("job_id", flat=True)),
         moving=set(migrations.values_list("job_id", flat=True)),
         giving=set(parkings.filter(state__in=PARKING_OPEN).values_list("job_id", flat=True)),
+        began_at=dict(first.values_list("job_id", "resume_at")),
         failed=dict(failed.values_list("job_id", "words")),
         parked_today=Counter(
             parkings.filter(parked_at__gt=view.now - DAY).values_list("job_id", flat=True)
@@ -212,7 +216,7 @@ def _busy(other: Job, around: _Around, sits_on: list[NodeView]) -> str:
     """Why a job cannot be parked now, in words; "" when it can."""
     if other.state != JobState.RUNNING:
         return f"it is {JobState(other.state).label} and can be parked only while it runs"
-    if not other.wants_protection or other.committed_step <= selectors.began_at(other):
+    if not other.wants_protection or other.committed_step <= around.began_at.get(other.pk, 0):
         return "it has committed no step that could be kept"
     if other.pk in around.recovering:
         return "it recovers from a failure itself"

@@ -32,12 +32,15 @@ def settle(view: View) -> bool:
     migration = view.migration
     if migration is None:
         return _running_again(view)
-    if migration.state == MigrationState.MOVING and _everybody_runs(view):
-        _verifying(view, migration)
-    if migration.state != MigrationState.VERIFYING:
+    under_way = any(m.state == WorkerState.REJOINING for m in view.members)
+    if migration.state == MigrationState.PAUSING or under_way:
         return False
     commits = first_commits(view, migration)
-    if len(commits) < view.job.world_size:
+    everybody = len(commits) >= view.job.world_size
+    # Whoever has committed has rejoined, even if it has finished or ended since.
+    if migration.state == MigrationState.MOVING and (everybody or _everybody_runs(view)):
+        _verifying(view, migration)
+    if migration.state != MigrationState.VERIFYING or not everybody:
         return False
     _done(view, migration, commits)
     return True

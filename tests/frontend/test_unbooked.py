@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from frontend.queries.guarantee import guarantee_page
 from jobs.models import Incident
 from sla import selectors
+from yoco_platform.core import clock
 from yoco_platform.core.auth import SYSTEM
 
 from .scene import Scene
@@ -37,3 +41,35 @@ def test_nothing_is_said_when_every_failure_is_booked(scene: Scene) -> None:
     assert scene.contract is not None
     page = text(signed_in("operator"), f"/guarantee/{scene.contract.pk}")
     assert "in no ledger" not in page
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_open_failure_is_in_every_figure_of_the_year(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    assert scene.contract is not None
+    contract = scene.contract
+    opened = Incident.objects.filter(customer=contract.customer, state="resolved")[0]
+    opened.pk, opened._state.adding = None, True
+    opened.state = "recovering"
+    opened.save()
+    if late:
+        year = contract.years.get()
+        after = year.ends_at + timedelta(days=400)
+        monkeypatch.setattr(clock, "now", lambda: after)
+    page = guarantee_page(SYSTEM, contract.pk, 1)
+    counts = page.evaluation.counts
+
+    assert counts.adds_up
+    assert (counts.recorded, counts.awaiting, counts.missed) == (3, int(not late), int(late))
+    numbers = {bucket.verdict: bucket.number for bucket in page.buckets}
+    assert (numbers["awaiting"], numbers["missed"]) == (int(not late), int(late))
+    for rows in (page.months, page.causes):
+        assert sum(row.missed for row in rows) == counts.missed
+        assert sum(row.qualifying for row in rows) == counts.qualifying
+    monkeypatch.undo()
+    shown = words(text(signed_in("viewer"), f"/guarantee/{contract.pk}"))
+    assert (
+        f"1 failure is still open or not booked yet, and counted as awaiting: {opened.number}"
+        in shown
+    )

@@ -36,7 +36,7 @@ from .world import OPERATOR, World, who
 
 pytestmark = pytest.mark.django_db
 STEP = 186
-QUERIES_FOR_ROOM = 16
+QUERIES_FOR_ROOM = 17
 
 
 @pytest.fixture

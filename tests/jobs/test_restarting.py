@@ -10,6 +10,8 @@ from jobs.reconcile import reconcile_all
 from jobs.services import job_cancel
 from jobs.states import IncidentState, JobState, ProtectionState, Verdict
 from sla.failures import failure_of
+from sla.selectors import year_summary
+from tests.sla.books import AUDITOR, make_contract
 
 from .situations import at, torn
 from .world import OPERATOR, World, points, who
@@ -63,6 +65,19 @@ def test_until_the_new_attempt_has_committed_a_step_nobody_says_what_was_lost(wo
     )  # fmt: skip
     assert (incident.state, incident.lost_steps) == (IncidentState.RECOVERING, None)
     assert incident.waiting_for == "started again: waits for the step that its script loads"
+
+
+def test_a_miss_is_in_the_books_while_the_job_waits_for_places(world: World) -> None:
+    contract = make_contract(world.customer)
+    job = world.trained(group=[])
+    world.kill(job, 2, torn(185))
+    for rank in (0, 1):
+        world.block(job, rank, at(184, prepared=185))
+    reconcile_all()
+    counts = year_summary(AUDITOR, contract).evaluation.counts
+
+    assert Incident.objects.get().state == IncidentState.RECOVERING
+    assert (counts.recorded, counts.awaiting) == (1, 1)
 
 
 # (told of, loaded, lost, what the reason says)

@@ -293,6 +293,10 @@ class World:
 
         ``replicas``: rank -> digest that it reports instead of the one all share.
         """
+        self.rejoin(job)
+        self.commit_first(job, replicas, **changed)
+
+    def rejoin(self, job: Job) -> None:
         migration = Migration.objects.filter(job=job).latest("pk")
         now = seconds()
         for worker in self.ranks(job):
@@ -306,6 +310,11 @@ class World:
                     ended_at=now + 0.01,
                 )
             )
+
+    def commit_first(
+        self, job: Job, replicas: dict[int, str] | None = None, **changed: Any
+    ) -> None:
+        migration = Migration.objects.filter(job=job).latest("pk")
         step = migration.resume_at or 0
         for worker in self.ranks(job):
             assert worker.rank is not None

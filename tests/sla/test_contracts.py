@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from jobs.models import Incident
 from sla import selectors, services
 from sla.errors import ContractRefused, ContractUnknown, NumberTaken, ScopeTaken, TermsRefused
 from sla.models import Contract, ContractYear, Terms
@@ -207,6 +208,58 @@ def test_what_still_awaits_after_the_grace_was_missed(db: None) -> None:
     services.entries_catch_up()
     counts = selectors.year_summary(AUDITOR, contract, 1).evaluation.counts
     assert (counts.awaiting, counts.missed) == (0, 1)
+
+
+@pytest.mark.parametrize("state", ["open", "recovering", "verifying", "resolved", "failed"])
+def test_what_is_in_no_ledger_yet_awaits_from_its_onset_on(db: None, state: str) -> None:
+    contract = make_contract()
+    incident = make_incident(make_job(contract.customer), state=state, verdict="awaiting")
+    before = selectors.year_summary(AUDITOR, contract)
+    counts = before.evaluation.counts
+    assert (counts.recorded, counts.awaiting, counts.adds_up) == (1, 1, True)
+    assert before.to_book == [incident]
+    assert before.evaluation.standing == Standing.AT_RISK
+
+    Incident.objects.filter(pk=incident.pk).update(state="failed")
+    assert services.entries_catch_up() == 1
+    after = selectors.year_summary(AUDITOR, contract)
+    assert (after.evaluation.counts.recorded, after.evaluation.counts.covered) == (1, 1)
+    assert after.to_book == []
+
+
+def test_what_is_still_open_after_the_grace_was_missed(db: None) -> None:
+    contract = finished_contract()
+    occurred = datetime(2024, 6, 1, tzinfo=UTC)
+    make_incident(make_job(contract.customer), occurred, state="recovering", verdict="awaiting")
+    year = selectors.year_summary(AUDITOR, contract, 1).evaluation
+    assert (year.counts.awaiting, year.counts.missed) == (0, 1)
+    assert (year.standing, year.credit_eligible) == (Standing.SHORT, True)
+
+
+def test_what_is_open_outside_a_contract_is_not_in_its_year(db: None) -> None:
+    customer = make_customer()
+    inside, outside = make_job(customer), make_job(customer)
+    contract = make_contract(
+        customer,
+        first_date=date(2024, 1, 1),
+        terms=make_terms(effective_from=date(2024, 1, 1)),
+        scope=[inside.cluster.slug],
+    )
+    Contract.objects.filter(pk=contract.pk).update(terminated_at=datetime(2024, 7, 1, tzinfo=UTC))
+    days = {
+        "before": datetime(2023, 12, 31, 23, 59, tzinfo=UTC),
+        "first": datetime(2024, 1, 1, tzinfo=UTC),
+        "terminated": datetime(2024, 7, 1, tzinfo=UTC),
+        "next year": datetime(2025, 1, 1, tzinfo=UTC),
+    }
+    opened = {
+        name: make_incident(inside, day, state="recovering", verdict="awaiting")
+        for name, day in days.items()
+    }
+    make_incident(outside, days["first"], state="recovering", verdict="awaiting")
+    make_incident(make_job(make_customer(), inside.cluster), days["first"], state="recovering")
+    contract.refresh_from_db()
+    assert selectors.year_summary(AUDITOR, contract, 1).to_book == [opened["first"]]
 
 
 def test_a_customer_sees_its_own_contracts_only(db: None) -> None:
