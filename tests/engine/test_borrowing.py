@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from agent.training.borrowing import borrowed_weights
 from agent.training.encoding_arrays import bytes_view
 from agent.training.state import RankState
 from agent.training.step import Counters, Stepper
 from agent.training.trail import Trail
+
+from .state.ranks import run_ranks
 
 WIDTH = 160  # a weight of 102 400 bytes lies in the arena, everything else is small
 Write = Callable[[nn.Module], None]
@@ -95,3 +99,72 @@ def test_all_of_a_models_own_is_back_where_it_was(write: Write, raises: bool) ->
     assert bool((AVERAGE == 0.5).all())
     stepper.state.look_outside()
     assert stepper.state.written_outside == set()
+
+
+class Tied(nn.Module):
+    """Five rows over two ranks, one weight in two modules, and one buffer in two modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(5, 5), nn.Linear(5, 5)
+        self.second.weight = self.first.weight
+        for module in (self.first, self.second):
+            module.register_buffer("scale", SCALE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)) * self.first.scale * self.second.scale
+
+
+SCALE = torch.full((5,), 2.0)
+
+
+def load_ones(model: nn.Module, assign: bool) -> None:
+    ones = {name: torch.ones_like(t) for name, t in model.state_dict().items()}
+    model.load_state_dict(ones, assign=assign)
+
+
+def borrow_on_a_rank(rank: int, world_size: int, sharded: bool, assign: bool) -> dict[str, Any]:
+    """What a model answers and holds before, within and after the block, and after one more step."""
+    torch.manual_seed(0)
+    model = Tied()
+    if sharded:
+        fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    stepper = Stepper(None, RankState(models=[model], optimizers=[optimizer]), Trail(), Counters())
+    stepper.open = True
+    found: dict[str, Any] = {}
+
+    def note(moment: str) -> None:
+        with torch.no_grad():
+            found[moment] = model(torch.ones(2, 5)).tolist()
+        objects = [*model.first._parameters.values(), *model.second._parameters.values()]
+        buffers = [model.first.scale, model.second.scale]
+        found[f"{moment} objects"] = [id(tensor) for tensor in (*objects, *buffers)]
+
+    def step() -> None:
+        model(torch.ones(2, 5)).sum().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+    step()
+    note("before")
+    with torch.no_grad(), borrowed_weights(stepper):
+        load_ones(model, assign)
+        note("within")
+    note("after")
+    step()
+    note("moved")
+    return found
+
+
+@pytest.mark.parametrize("assign", [False, True], ids=["copied", "assigned"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "fsdp2"])
+def test_what_was_loaded_into_shared_and_sharded_tensors_is_gone(
+    sharded: bool, assign: bool
+) -> None:
+    for found in run_ranks(borrow_on_a_rank, 2, sharded, assign):
+        assert found["within"] != found["before"]
+        assert (found["within objects"] != found["before objects"]) == assign
+        assert found["after"] == found["before"]
+        assert found["after objects"] == found["before objects"]
+        assert found["moved"] != found["after"]
