@@ -47,11 +47,11 @@ def borrowed_weights(stepper: Stepper) -> Iterator[None]:
             "weights can be borrowed between optimizer.step() and the end of the batch only: before the step "
             "nothing but them tells where the job stands"
         )
-    step = stepper.counters.step
+    step, models = stepper.counters.step, stepper.state.catalogue.models
+    own = _Own(stepper.state.followed())  # first: where it fails nothing is borrowed
     stepper.borrow(step)
-    own, models = _Own(stepper.state.followed()), stepper.state.catalogue.models
-    _reshard(models)
     try:
+        _reshard(models)
         yield
     finally:
         _reshard(models)

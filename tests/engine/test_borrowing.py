@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,10 @@ from torch.distributed.fsdp import fully_shard
 
 from agent.training.borrowing import borrowed_weights
 from agent.training.encoding_arrays import bytes_view
+from agent.training.errors import NotReady
+from agent.training.looping import Loop
+from agent.training.packs import Pack
+from agent.training.run import Run
 from agent.training.state import RankState
 from agent.training.step import Counters, Stepper
 from agent.training.trail import Trail
@@ -81,10 +86,7 @@ AVERAGE = torch.full((WIDTH, WIDTH), 0.5)
 )  # fmt: skip
 @pytest.mark.parametrize("raises", [False, True])
 def test_all_of_a_models_own_is_back_where_it_was(write: Write, raises: bool) -> None:
-    model = Net()
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    stepper = Stepper(None, RankState(models=[model], optimizers=[optimizer]), Trail(), Counters())
-    stepper.open = True
+    model, stepper = stepped()
     before = everything_of(model)
     try:
         with torch.no_grad(), borrowed_weights(stepper):
@@ -168,3 +170,75 @@ def test_what_was_loaded_into_shared_and_sharded_tensors_is_gone(
         assert found["after"] == found["before"]
         assert found["after objects"] == found["before objects"]
         assert found["moved"] != found["after"]
+
+
+def stepped() -> tuple[Net, Stepper]:
+    model = Net()
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    stepper = Stepper(None, RankState(models=[model], optimizers=[optimizer]), Trail(), Counters())
+    stepper.open = True
+    return model, stepper
+
+
+def in_a_fence(run: Run, _batches: Iterator[Any]) -> None:
+    run.fence()
+
+
+def in_the_next_batch(_run: Run, batches: Iterator[Any]) -> None:
+    next(batches)
+
+
+@pytest.mark.parametrize("end_the_step", [in_a_fence, in_the_next_batch])
+def test_a_step_does_not_end_while_weights_are_borrowed(
+    end_the_step: Callable[[Run, Iterator[Any]], None],
+) -> None:
+    model, run = nn.BatchNorm1d(2), Run(None, 0, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.protect(model=model, optimizer=optimizer)
+    batches = run.batches()
+    next(batches)
+    model(torch.ones(2, 2)).sum().backward()
+    optimizer.step()
+    with pytest.raises(NotReady, match="borrowed"), run.borrowed_weights():
+        end_the_step(run, batches)
+    run.fence()
+    next(run.batches())
+    assert run.step == 1
+    assert isinstance(run.state_dict()["rank-0"], bytes)
+
+
+def test_a_protected_rank_stores_no_fence_while_weights_are_borrowed() -> None:
+    _model, stepper = stepped()
+    stored: list[bool] = []
+    session: Any = SimpleNamespace(
+        latch=SimpleNamespace(swallowed=False, check=lambda: None),
+        membership=SimpleNamespace(sandboxed=False),
+        set_phase=lambda _phase: None,
+    )
+    fences: Any = SimpleNamespace(
+        note_commit=lambda: None, take=lambda *_: stored.append(stepper.borrowed)
+    )
+    recovery: Any = SimpleNamespace(
+        pending=None, unproven=False, micro=SimpleNamespace(boundary=lambda: None)
+    )
+    nothing: Any = None
+    loop = Loop(session, stepper, fences, recovery, nothing, nothing)
+    with pytest.raises(NotReady, match="borrowed"), borrowed_weights(stepper):
+        loop.boundary()
+    loop.boundary()
+    assert stored == [False]
+
+
+def test_what_cannot_be_kept_is_not_borrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _model, stepper = stepped()
+
+    def too_much(_pack: Pack) -> dict[str, Any]:
+        raise MemoryError
+
+    with monkeypatch.context() as changed:
+        changed.setattr(Pack, "capture", too_much)
+        with pytest.raises(MemoryError), borrowed_weights(stepper):
+            pass
+    with borrowed_weights(stepper):
+        assert stepper.borrowed
+    assert not stepper.borrowed
