@@ -18,6 +18,7 @@ from .buddy import Copies, Exchange, capacity_for, composite
 from .buddy_arena import BuddyArena
 from .closures import run_closure
 from .errors import EngineError, GenerationOver, NotReady, VerdictImpossible
+from .saving import step_aside
 from .session import Session
 from .shadow import ShadowArena
 from .state import RankState
@@ -111,6 +112,8 @@ class Stepper:
         """others stand in place of the own weights: no fence may be taken"""
         self.setting_up = False
         """no batch was drawn yet: whoever loads a checkpoint may step an optimizer to make its state"""
+        self.saving = False
+        """inside ``run.saving()``: see ``saving.step_aside``"""
         self._collectives = 0
         self.copy_bytes = 0
         """of what went to the buddy before the last vote"""
@@ -382,6 +385,8 @@ def _guard_one(stepper: Stepper, optimizer: torch.optim.Optimizer) -> None:
 
     @functools.wraps(getattr(original, "__func__", original))
     def step(_self: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> Any:
+        if stepper.saving and not stepper.setting_up:
+            return step_aside(stepper.state, optimizer, lambda: original(*arguments, **keywords))
         closed, arguments, keywords = run_closure(optimizer, arguments, keywords)
         result = stepper.carry(original, arguments, keywords)
         return result if closed is None else closed.loss
