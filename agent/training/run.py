@@ -291,7 +291,7 @@ class Run:
         """Go on after the step that ``state`` was saved at. Model and optimizer must have been loaded.
 
         Between ``protect`` and ``loop``, and never while ``rehearsing``. Raises RestoreFailed where the
-        checkpoint is another job's: another number of ranks, model or loader.
+        checkpoint is another job's (another number of ranks, model or loader) or has nothing of this rank.
         """
         self._ready()
         assert self._stepper is not None
@@ -302,7 +302,15 @@ class Run:
                 "world_size_differs",
                 f"the checkpoint is one of {state['world_size']} ranks, this job has {self.world_size}",
             )
-        self._stepper.state.restore_saved(state[f"rank-{self.rank}"])
+        name = f"rank-{self.rank}"
+        if name not in state:
+            found = ", ".join(sorted(key for key in state if key.startswith("rank-"))) or "no rank"
+            raise RestoreFailed(
+                "rank_missing",
+                f"the checkpoint has no state of {name}, only of {found[:99]}: every rank must save its own "
+                "run.state_dict(), as torch.distributed.checkpoint's save does when all ranks call it",
+            )
+        self._stepper.state.restore_saved(state[name])
         if self._session is not None:
             self._session.send(CheckpointLoaded(step=self._counters.step))
 

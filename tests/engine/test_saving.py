@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from agent.training.encoding_arrays import bytes_view
 from agent.training.errors import NotReady
+from agent.training.refusals import RestoreFailed
 from agent.training.run import Run
 
 Make = Callable[[nn.Module], torch.optim.Optimizer]
@@ -112,3 +113,19 @@ def test_before_the_first_batch_a_checkpoints_shape_is_made_by_a_step() -> None:
         get_state_dict(model, optimizer)
     assert len(optimizer.state) == 2
     assert run.step == 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_checkpoint_that_rank_0_alone_saved_is_refused_by_the_others(rank: int) -> None:
+    model = nn.Linear(4, 1)
+    saving, loading = Run(None, 0, 2), Run(None, rank, 2)
+    for run in (saving, loading):
+        run.protect(model=model, optimizer=plain_sgd(model))
+    next(saving.batches())
+    saved = saving.state_dict()
+    if rank == 0:
+        loading.load_state_dict(saved)
+        return
+    with pytest.raises(RestoreFailed, match="no state of rank-1, only of rank-0") as refused:
+        loading.load_state_dict(saved)
+    assert refused.value.code == "rank_missing"
