@@ -66,7 +66,7 @@ def save() -> None:
     """Every ``EVERY`` steps, at the start of a batch: a save that a failure cut short is made again."""
     if run.rehearsing or run.step % EVERY or not run.step:
         return
-    with run.saving():
+    with run.saving():  # around state() too: torch steps an optimizer that has no state to read it
         dcp.save(state(), checkpoint_id=FOLDER / f"step-{run.step}")
     run.checkpointed(run.step)
 

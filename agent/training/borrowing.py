@@ -15,6 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from .catalogue import Catalogue
 from .errors import NotReady
 from .packs import Pack
+from .shards import ShardsInPlace
 from .step import Stepper
 
 
@@ -22,7 +23,7 @@ class _Own:
     """Everything that the models hold, as it is now: parameters, frozen ones, buffers."""
 
     def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+        self._catalogue, self._shards = catalogue, ShardsInPlace(catalogue.models)
         self._held = [held for held in catalogue.held if held.role != "optimizer"]
         self._memory = [held.tensor.detach() for held in self._held]
         self._pack = Pack(self._held)
@@ -31,6 +32,7 @@ class _Own:
     def put_back(self) -> None:
         """The same objects, in the same memory, with the same bits."""
         self._catalogue.put_back_objects()
+        self._shards.put_back()
         for held, memory in zip(self._held, self._memory, strict=True):
             if held.tensor.data_ptr() != memory.data_ptr():
                 held.tensor.data = memory  # ``.data`` was turned to a tensor of the script's
@@ -45,11 +47,11 @@ def borrowed_weights(stepper: Stepper) -> Iterator[None]:
             "weights can be borrowed between optimizer.step() and the end of the batch only: before the step "
             "nothing but them tells where the job stands"
         )
-    step = stepper.counters.step
+    step, models = stepper.counters.step, stepper.state.catalogue.models
+    own = _Own(stepper.state.followed())  # first: where it fails nothing is borrowed
     stepper.borrow(step)
-    own, models = _Own(stepper.state.followed()), stepper.state.catalogue.models
-    _reshard(models)
     try:
+        _reshard(models)
         yield
     finally:
         _reshard(models)

@@ -33,15 +33,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Where a buffer is registered; ``tensor`` None is a registered name without a tensor."""
+    """A registered buffer; ``tensor`` None is a registered name without a tensor."""
 
     name: str
     module: nn.Module
     key: str
     tensor: torch.Tensor | None
-
-    def stays(self) -> bool:
-        return self.module._buffers.get(self.key) is self.tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +127,10 @@ class Catalogue:
         """Look the buffers up again: persistent or not, each object once."""
         found: list[Buffer] = []
         seen: set[int] = set()
+        self._buffer_places: list[tuple[dict[str, Any], str, torch.Tensor | None]] = []
         for path, module in self.modules:
             for key, tensor in module._buffers.items():
+                self._buffer_places.append((module._buffers, key, tensor))
                 if tensor is None or id(tensor) not in seen:
                     seen.add(id(tensor))
                     found.append(Buffer(f"{path}.{key}", module, key, tensor))
@@ -144,7 +143,7 @@ class Catalogue:
 
     def buffers_moved(self) -> bool:
         """True when a buffer was replaced by another tensor."""
-        return not all(buffer.stays() for buffer in self.buffers)
+        return not all(owner.get(key) is found for owner, key, found in self._buffer_places)
 
     # --- optimizer state -----------------------------------------------------------------------
 
@@ -195,11 +194,12 @@ class Catalogue:
         )
 
     def put_back_objects(self) -> None:
-        """Parameters and buffers that were replaced since ``refresh`` stand in their places again."""
-        for owner, key, found in self._places:
+        """Parameters and buffers that were replaced since ``refresh`` stand in their places again.
+
+        Those that FSDP2 swaps in and out are left to ``shards.ShardsInPlace``.
+        """
+        for owner, key, found in (*self._places, *self._buffer_places):
             owner[key] = found
-        for buffer in self.buffers:
-            buffer.module._buffers[buffer.key] = buffer.tensor
 
     # --- where tensors are kept ----------------------------------------------------------------
 

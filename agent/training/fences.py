@@ -85,6 +85,7 @@ class Fences:
     def note_commit(self) -> None:
         """Tell charts and the trail's file of the step that was committed since the last fence."""
         stepper = self._stepper
+        stepper.refuse_borrowed()
         if not stepper.open:
             return
         if self._session is not None and not self._session.membership.sandboxed:

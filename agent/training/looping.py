@@ -61,6 +61,7 @@ class Loop:
 
     def _reach_fence(self) -> None:
         session, stepper, recovery = self.session, self.stepper, self.recovery
+        stepper.refuse_borrowed()
         if stepper.warming:
             stepper.close()
             if self.standby.warmed:

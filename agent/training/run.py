@@ -246,9 +246,20 @@ class Run:
         """
         return self._within(Phase.EVALUATING)
 
-    def saving(self) -> contextlib.AbstractContextManager[None]:
-        """Around the saving of a checkpoint: ``limits.saving_s`` instead of ``limits.tail_s``."""
-        return self._within(Phase.SAVING)
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Around the saving of a checkpoint: ``limits.saving_s`` instead of ``limits.tail_s``.
+
+        Reading an optimizer's state belongs inside: torch may step it for that, which is no step of the job.
+        """
+        self._ready()
+        assert self._stepper is not None
+        before, self._stepper.saving = self._stepper.saving, True
+        try:
+            with self._within(Phase.SAVING):
+                yield
+        finally:
+            self._stepper.saving = before
 
     def _within(self, phase: int) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._session is None else self._session.within(phase)
@@ -269,7 +280,10 @@ class Run:
         fences = self._ready()
         assert self._stepper is not None
         if self._stepper.open:
-            raise NotReady("save at the start of a batch: this step has not ended yet")
+            raise NotReady(
+                "save at the start of a batch, inside run.saving(): this step has not ended yet (outside "
+                "of it torch's get_state_dict itself steps an optimizer that has no state)"
+            )
         step, name = self._counters.step, f"rank-{self.rank}"
         return {"step": step, "world_size": self.world_size, name: fences.stored()}
 
@@ -277,7 +291,7 @@ class Run:
         """Go on after the step that ``state`` was saved at. Model and optimizer must have been loaded.
 
         Between ``protect`` and ``loop``, and never while ``rehearsing``. Raises RestoreFailed where the
-        checkpoint is another job's: another number of ranks, model or loader.
+        checkpoint is another job's (another number of ranks, model or loader) or has nothing of this rank.
         """
         self._ready()
         assert self._stepper is not None
@@ -288,7 +302,15 @@ class Run:
                 "world_size_differs",
                 f"the checkpoint is one of {state['world_size']} ranks, this job has {self.world_size}",
             )
-        self._stepper.state.restore_saved(state[f"rank-{self.rank}"])
+        name = f"rank-{self.rank}"
+        if name not in state:
+            found = ", ".join(sorted(key for key in state if key.startswith("rank-"))) or "no rank"
+            raise RestoreFailed(
+                "rank_missing",
+                f"the checkpoint has no state of {name}, only of {found[:99]}: every rank must save its own "
+                "run.state_dict(), as torch.distributed.checkpoint's save does when all ranks call it",
+            )
+        self._stepper.state.restore_saved(state[name])
         if self._session is not None:
             self._session.send(CheckpointLoaded(step=self._counters.step))
 

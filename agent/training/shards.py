@@ -45,6 +45,30 @@ def fsdp_parameters(models: Sequence[nn.Module]) -> list[Any]:
     return [parameter for group in fsdp_groups(models) for parameter in group.fsdp_params]
 
 
+class ShardsInPlace:
+    """The sharded parameters of the models as FSDP2 holds them now, to be put back when replaced.
+
+    ``load_state_dict(assign=True)`` replaces them: FSDP2 takes over what it finds after a load.
+    """
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        self._held = [
+            (p, p.sharded_param, p.sharded_param._local_tensor, p._sharded_param_data)
+            for p in fsdp_parameters(models)
+        ]
+
+    def put_back(self) -> None:
+        """The same objects stand in every module that shares them. Call it while the models are sharded."""
+        for parameter, sharded, shard, data in self._held:
+            sharded._local_tensor = shard
+            parameter.sharded_param, parameter._sharded_param_data = sharded, data
+            info = parameter._module_info
+            info.module._parameters[info.param_name] = sharded
+            for module, key in zip(info.shared_modules, info.shared_param_names, strict=True):
+                module._parameters[key] = sharded
+            parameter._sharding_spec = sharded._spec
+
+
 def parallelism_of(models: Sequence[nn.Module]) -> Parallelism:
     """``hsdp`` where shards are also replicated, ``fsdp2`` where they are not."""
     groups = fsdp_groups(models)

@@ -18,6 +18,7 @@ from .buddy import Copies, Exchange, capacity_for, composite
 from .buddy_arena import BuddyArena
 from .closures import run_closure
 from .errors import EngineError, GenerationOver, NotReady, VerdictImpossible
+from .saving import step_aside
 from .session import Session
 from .shadow import ShadowArena
 from .state import RankState
@@ -107,9 +108,12 @@ class Stepper:
         """of the last step, what this rank did not wait for others"""
         self.vote_s = 0.0
         self.prepare_s = 0.0
-        self._borrowed = False
+        self.borrowed = False
+        """others stand in place of the own weights: no fence may be taken"""
         self.setting_up = False
         """no batch was drawn yet: whoever loads a checkpoint may step an optimizer to make its state"""
+        self.saving = False
+        """inside ``run.saving()``: see ``saving.step_aside``"""
         self._collectives = 0
         self.copy_bytes = 0
         """of what went to the buddy before the last vote"""
@@ -251,24 +255,32 @@ class Stepper:
         of one batch, and at the batch's end.
         """
         step, self._unsettled = self._unsettled, 0
-        if step and self.session is not None and not self._borrowed:
+        if step and self.session is not None and not self.borrowed:
             self.session.header.set("applied", step)
 
     def borrow(self, step: int) -> None:
         """Weights of ``step`` make room for others: the arena is torn until ``give_back``."""
-        if self._borrowed:
+        if self.borrowed:
             raise NotReady("weights are borrowed already")
-        self._borrowed = True
         # What a standby warms up with is nobody's state: its page says so, and nobody watches its writes.
         if self.session is not None and not self.warming:
             self.state.look_outside()
             self.end_shadow()
             if self.session.header.get("applied") == step:
                 self.session.header.set("applied", step - 1)
+        self.borrowed = True
+
+    def refuse_borrowed(self) -> None:
+        """Raise NotReady where a step would end, and its state be stored, with borrowed weights in place."""
+        if self.borrowed:
+            raise NotReady(
+                "weights are borrowed: leave the block of run.borrowed_weights() before the step ends: "
+                "before the next batch, run.fence() and the end of train"
+            )
 
     def give_back(self, step: int) -> None:
         """The own weights are in place again."""
-        self._borrowed = False
+        self.borrowed = False
         if self.session is not None and not self.warming:
             self.state.note_written()
             if not self._unsettled:
@@ -373,6 +385,8 @@ def _guard_one(stepper: Stepper, optimizer: torch.optim.Optimizer) -> None:
 
     @functools.wraps(getattr(original, "__func__", original))
     def step(_self: torch.optim.Optimizer, *arguments: Any, **keywords: Any) -> Any:
+        if stepper.saving and not stepper.setting_up:
+            return step_aside(stepper.state, optimizer, lambda: original(*arguments, **keywords))
         closed, arguments, keywords = run_closure(optimizer, arguments, keywords)
         result = stepper.carry(original, arguments, keywords)
         return result if closed is None else closed.loss
