@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import date, datetime
 from zoneinfo import ZoneInfo, available_timezones
@@ -16,13 +15,12 @@ from yoco_platform.core.auth import Permission, Viewer, require
 from yoco_platform.core.models import Cluster, Customer
 from yoco_platform.core.realtime import publish_on_commit
 
+from ..currencies import DECIMALS
 from ..errors import ContractRefused, NumberTaken, ScopeTaken, TermsRefused
 from ..models import Chain, Contract, ContractYear, Terms
 from ..states import LeapRule
 from ..terms import TermsFields, terms_problems
 from ..years import day_begins, ordinal_at, year_span
-
-CURRENCY = re.compile(r"[A-Z]{3}")
 
 
 @transaction.atomic
@@ -133,8 +131,8 @@ def _fits(number: str, zone: str, currency: str, scope: Sequence[str]) -> None:
         raise ContractRefused("a contract's number has 1 to 60 characters", field="number")
     if zone not in available_timezones():
         raise ContractRefused(f"{zone} is no IANA time zone", field="zone")
-    if not CURRENCY.fullmatch(currency):
-        raise ContractRefused("a currency is three capital letters", field="currency")
+    if currency not in DECIMALS:
+        raise ContractRefused(f"{currency} is no currency of ISO 4217", field="currency")
     known = set(Cluster.objects.filter(slug__in=scope).values_list("slug", flat=True))
     unknown = sorted(set(scope) - known)
     if unknown:

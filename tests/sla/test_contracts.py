@@ -44,6 +44,7 @@ def test_a_contract_begins_with_terms_and_its_first_year(db: None) -> None:
     [
         {"zone": "Europe/Atlantis"},
         {"currency": "euro"},
+        {"currency": "EUX"},
         {"number": " "},
         {"scope": ["no-such-cluster"]},
     ],

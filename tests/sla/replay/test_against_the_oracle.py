@@ -46,7 +46,7 @@ def random_file(seed: int, many: int) -> Json:
     moments = [*borders, ends, *(rng.randrange(begins, ends) for _ in range(max(1, many // 4)))]
     for n in range(many):
         data["failures"].append(random_failure(rng, f"F{n:04}", moments, ends))
-    random_contradictions(rng, data["failures"])
+    random_contradictions(rng, data["failures"], begins)
     data["as_of"] = text_of(ends + rng.choice([-(10**9), 0, 1, 4 * 86_400 * 10**6, 10**14]))
     random_decisions(rng, data)
     for n in range(rng.randrange(4)):
@@ -108,9 +108,11 @@ def random_failure(rng: random.Random, name: str, moments: list[int], ends: int)
     )
 
 
-def random_contradictions(rng: random.Random, failures: list[Json]) -> None:
-    """Seldom another report of a failure that says something else."""
-    for one in rng.sample(failures, min(len(failures), rng.choice([0, 0, 0, 0, 0, 1, 2]))):
+def random_contradictions(rng: random.Random, failures: list[Json], begins: int) -> None:
+    """Seldom another report of a failure that says something else, half of them just before the year."""
+    before = [one for one in failures if -2 * MINUTE <= us(one["occurred"]) - begins < 0]
+    some = before if before and rng.random() < 0.5 else list(failures)
+    for one in rng.sample(some, min(len(some), rng.choice([0, 0, 0, 0, 0, 1, 2]))):
         onset = us(one["occurred"])
         changed = rng.choice(
             [
