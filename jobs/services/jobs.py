@@ -128,7 +128,7 @@ def job_state_release(*, viewer: Viewer, job_id: int, reason: str) -> list[int]:
 
 
 def state_let_go(*, job: Job, reason: str) -> list[int]:
-    """Of an ended job nothing is kept any more: of no attempt, in memory or on disk; the ranks it was of.
+    """Of an attempt that is over and those before it nothing is kept, in memory or on disk; of which ranks.
 
     Every node that ever had a worker of it is told: what was written for a parking that was called off,
     or held by an agent that was away then, is in no row. The caller has the lock.
@@ -158,6 +158,9 @@ def job_restart(*, job: Job, workers: Iterable[Worker], reason: str) -> None:
     parking = selectors.parking_open_of(job)
     if parking is not None:
         parking_step(parking=parking, to=ParkingState.WITHDRAWN, words=f"a new attempt: {reason}")
+    if Worker.objects.filter(job=job, holds_state=True).exists():
+        # No attempt ever takes a rank from the one before it.
+        state_let_go(job=job, reason=f"a new attempt: {reason}")
     job.attempt += 1
     job.generation = 0
     job.committed_step = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
 
 from nodes import selectors as node_reads
 from nodes import services as node_services
@@ -44,7 +44,8 @@ def needs_of(node_id: int) -> str:
     if alive is not None:
         what = "a standby" if alive.rank is None else f"rank {alive.rank}"
         return f"{what} of {alive.job.name} runs on it"
-    kept = here.filter(holds_state=True).exclude(job__state__in=JOB_FINAL).first()
+    held = here.filter(holds_state=True, attempt=F("job__attempt"))
+    kept = held.exclude(job__state__in=JOB_FINAL).first()
     if kept is not None:
         return f"it keeps the state of rank {kept.rank} of {kept.job.name}"
     return _failed_kept(here)

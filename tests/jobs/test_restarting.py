@@ -80,6 +80,24 @@ def test_a_miss_is_in_the_books_while_the_job_waits_for_places(world: World) -> 
     assert (counts.recorded, counts.awaiting) == (1, 1)
 
 
+def test_a_new_attempt_lets_go_of_all_that_is_kept_of_the_one_before(world: World) -> None:
+    job = world.trained(group=[])
+    killed = world.kill(job, 2, torn(185))
+    killed.refresh_from_db()
+    assert killed.holds_state
+    for rank in (0, 1):
+        world.block(job, rank, at(184, prepared=185))
+    reconcile_all()
+    killed.refresh_from_db()
+    job.refresh_from_db()
+
+    assert (job.attempt, killed.holds_state) == (2, False)
+    stops = world.agent_of(killed).take(protocol.StopOrder)
+    assert [(b.attempt, b.worker_ids, b.keep_state) for b in stops] == [(1, [], False)]
+    world_again(world, job)
+    assert [worker.attempt for worker in world.ranks(job)] == [2, 2, 2]
+
+
 # (told of, loaded, lost, what the reason says)
 LOADED = [
     (150, 150, 35, "attempt 2 went on after step 150, loaded by its script"),

@@ -110,6 +110,15 @@ def test_state_of_what_failed_keeps_its_node_until_it_is_released(world: World) 
     assert node.state == NodeState.RETIRED
 
 
+def test_state_of_an_attempt_that_is_over_keeps_no_node(world: World) -> None:
+    job = world.trained()
+    worker = world.rank(job, 1)
+    Worker.objects.filter(pk=worker.pk).update(state="exited", holds_state=True)
+    assert needs_of(worker.node_id)
+    Job.objects.filter(pk=job.pk).update(attempt=2)
+    assert needs_of(worker.node_id) == ""
+
+
 @pytest.mark.parametrize("state", sorted(NodeState))
 def test_only_what_is_out_of_service_is_retired(world: World, state: NodeState) -> None:
     node = world.agents[-1].node
