@@ -129,7 +129,7 @@ class MicroBatches:
     def _store(self, key: int) -> None:
         session, stepper = self._session, self._stepper
         pending = stepper.trail.pending()
-        if stepper.trail.num_losses < stepper.counters.micro_step:
+        if stepper.trail.num_backwards < stepper.counters.micro_step:
             self._say_ahead()
             return
         try:
@@ -150,8 +150,9 @@ class MicroBatches:
         if not self._said_ahead:
             self._said_ahead = True
             say(
-                f"in step {self._stepper.counters.step + 1} batches were drawn ahead of their backward(): "
-                "such micro-batches are not kept, and where a rank is lost the step is computed again"
+                f"step {self._stepper.counters.step + 1} has had fewer backward() than batches, as where "
+                "they are drawn ahead of it: such micro-batches are not kept, and where a rank is lost the "
+                "step is computed again"
             )
 
     def stand_at(self, step: int, micro: int, blob: bytes | None = None) -> None:

@@ -27,6 +27,8 @@ class Trail:
         self.last_loss: float | None = None
         self.last_batch_hash = ""
         self._last_batches: list[str] = []
+        self.num_backwards = 0
+        """backward passes that the running step has had, those without one number at their root too"""
         self._losses: list[str] = []
         self._norm = ""
         self._batches: list[str] = []
@@ -35,6 +37,9 @@ class Trail:
 
     def saw_batch(self, batch_hash: str) -> None:
         self._batches.append(batch_hash)
+
+    def saw_backward(self) -> None:
+        self.num_backwards += 1
 
     def saw_loss(self, loss: torch.Tensor) -> None:
         """The root of a backward. Read later: on a device that would wait for it."""
@@ -55,12 +60,6 @@ class Trail:
         """How many batches ``batch_hash`` is about."""
         return len(self._batches)
 
-    @property
-    def num_losses(self) -> int:
-        """How many ``backward()`` of one number the running step has had."""
-        self._read()
-        return len(self._losses)
-
     def last_hash_of(self, count: int) -> str:
         """Hash of the first ``count`` batches of the step committed last."""
         return _joined(self._last_batches[:count])
@@ -68,24 +67,26 @@ class Trail:
     def pending(self) -> bytes:
         """The running step's part, to be kept with its prepared state."""
         self._read()
-        return json.dumps([self._losses, self._norm, self._batches]).encode()
+        told = [self._losses, self._norm, self._batches, self.num_backwards]
+        return json.dumps(told).encode()
 
     def tell_again(self, data: bytes) -> None:
         """Give the next losses the values that ``pending`` kept: the step's forward is run once more, by
         other weights or without the other ranks, and what follows the optimizer may read its loss. Those of
         micro-batches that were put back are past."""
-        losses, _norm, _batches = json.loads(data)
+        losses, _norm, _batches, _backwards = json.loads(data)
         self._again = list(losses)[len(self._losses) :]
 
     def take_pending(self, data: bytes) -> None:
         """Put back what ``pending`` gave. Raises ValueError when it is something else."""
-        losses, norm, batches = json.loads(data)
+        losses, norm, batches, backwards = json.loads(data)
         self._losses, self._norm, self._batches = list(losses), str(norm), list(batches)
+        self.num_backwards = int(backwards)
         self._waiting, self._again = [], []
 
     def forget_pending(self) -> None:
         self._losses, self._norm, self._batches, self._waiting = [], "", [], []
-        self._again = []
+        self._again, self.num_backwards = [], 0
 
     def commit(self, step: int) -> None:
         """Chain the running step onto the head."""

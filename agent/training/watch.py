@@ -12,6 +12,8 @@ from .latch import Latch
 
 
 class SeesLoss(Protocol):
+    def saw_backward(self) -> None: ...
+
     def saw_loss(self, loss: torch.Tensor) -> None: ...
 
 
@@ -53,6 +55,9 @@ class _Backward:
         root = tensors if isinstance(tensors, torch.Tensor) else None
         if root is not None and self.seer is not None:
             self.seer.saw_loss(root)
+        # Reentrant checkpointing calls backward from within one: that is no further pass.
+        if self.seer is not None and torch._C._current_graph_task_id() == -1:
+            self.seer.saw_backward()
         if self.ran is not None:
             self.ran(True)
         if self.latch is None:

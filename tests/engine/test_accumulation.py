@@ -7,8 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
 
 from agent.link import AdoptReady
+from agent.training.trail import Trail
+from agent.training.watch import mark_backward
 
 from .conftest import Twin, assert_identical, story_of
 from .harness import Coordinator, Worker
@@ -83,6 +87,36 @@ def test_under_keep_a_script_that_draws_ahead_computes_the_step_again(
     assert (coordinator.resume_at, coordinator.resume_micro) == (2, 0)
     assert_identical(coordinator, twin(3, **settings), 3, STEPS)
     assert all("drawn ahead" in worker.log for worker in coordinator.ranks.values())
+
+
+def test_under_keep_a_backward_from_several_roots_costs_one_micro_batch_too(
+    job: Job, twin: Twin
+) -> None:
+    settings = {"JOB_ROOTS": "1", **NO_SYNC}
+    coordinator = job(3, options=KEEP, JOB_KILL="1:3:forward@7", **settings)
+    coordinator.open_gate()
+    coordinator.run(coordinator.finished, 60)
+    assert (coordinator.resume_at, coordinator.resume_micro) == (2, 6)
+    assert redone(coordinator) == {0: 1, 1: 1, 2: 1}
+    assert_identical(coordinator, twin(3, **settings), 3, STEPS)
+    assert not any("drawn ahead" in worker.log for worker in coordinator.ranks.values())
+
+
+def test_every_pass_of_backward_counts_once_and_travels_with_what_is_kept() -> None:
+    trail, there = Trail(), Trail()
+    mark_backward(None, trail)
+    weight = torch.ones(2, requires_grad=True)
+    weight.sum().backward()
+    torch.autograd.backward([weight.sum(), weight.prod()])
+    (weight * 2).backward(torch.ones(2))
+    assert trail.num_backwards == 3
+    # Reentrant: its backward computes the forward again and calls backward from within.
+    checkpoint(torch.exp, weight, use_reentrant=True).sum().backward()
+    assert trail.num_backwards == 4
+    there.take_pending(trail.pending())
+    assert there.num_backwards == 4
+    there.commit(1)
+    assert there.num_backwards == 0
 
 
 def test_ranks_that_stand_at_different_micro_batches_go_on_after_the_last_common_one(

@@ -35,6 +35,8 @@ STEPS = int(os.environ.get("JOB_STEPS", "12"))
 WORKERS = int(os.environ.get("JOB_WORKERS", "0"))
 EMPTY = bool(os.environ.get("JOB_EMPTY"))
 MICRO = int(os.environ.get("JOB_MICRO", "1"))
+ROOTS = "JOB_ROOTS" in os.environ
+"""backward from several roots at once, of which none is the loss"""
 AHEAD = int(os.environ.get("JOB_AHEAD", "0"))
 """how many batches are drawn ahead of the one that is computed, within a step"""
 SYNC_LAST = bool(os.environ.get("JOB_SYNC_LAST"))
@@ -506,7 +508,10 @@ def train() -> None:
                 loss = (model(batch) - noise).pow(2).mean() / MICRO
                 if PLATEAU:
                     share(loss)
-                loss.backward()
+                if ROOTS:
+                    torch.autograd.backward([loss.mul(0.25), loss.mul(0.75)])
+                else:
+                    loss.backward()
             if not last:
                 continue
             if os.environ.get("JOB_CLIP"):
