@@ -29,6 +29,8 @@ class Interrupted(BaseException):
 class Interrupting:
     """Stands for a vote that breaks in the first step that is asked for."""
 
+    saving = False
+
     def __init__(self) -> None:
         self.calls = 0
 
