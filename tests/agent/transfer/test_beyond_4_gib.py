@@ -27,6 +27,7 @@ def _free_bytes() -> int:
 
 
 @pytest.mark.skipif(_free_bytes() < 9 * GIB, reason="needs 9 GiB of free memory")
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["tcp", "same_host"])
 def test_a_storage_beyond_4_gib_arrives_whole(
     kind: str, tmp_path: Path, arena_of: Callable[..., Arena]
@@ -36,7 +37,7 @@ def test_a_storage_beyond_4_gib_arrives_whole(
     for position, mark in MARKS.items():
         os.pwrite(source.fds[0], mark, position)
     way = Way(kind, tmp_path)
-    report = way.fetch(way.offer(source.source()), target.target(), stall_s=20.0)
+    report = way.fetch(way.offer(source.source()), target.target(), stall_s=60.0)
     way.close()
     assert report.source_digest == report.target_digest
     assert report.bytes_moved == 4 * GIB + 4096
