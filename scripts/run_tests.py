@@ -26,6 +26,8 @@ TESTS_FAILED = 1
 FAILED = ROOT / ".pytest_cache/v/cache/lastfailed"
 PLATFORM = ["tests/platform", "tests/nodes", "tests/jobs", "tests/sla", "tests/frontend"]
 """What runs on another database, broker or layer in embedded mode. Agent and engine know none of them."""
+PURE = ["--ignore", "tests/sla/replay"]
+"""Reaches no database either."""
 
 
 def main(arguments: list[str]) -> int:
@@ -46,7 +48,7 @@ def main(arguments: list[str]) -> int:
             )
             # No path that only the first run can take: what needs a process of its own ran there.
             embedded = {"YOCO_CHROMIUM": found["YOCO_CHROMIUM"], "YOCO_TEST_EMBEDDED": "1"}
-            return _whole(embedded, [*SIDE_BY_SIDE, *PLATFORM, "-m", QUICK], unsteady)
+            return _whole(embedded, [*SIDE_BY_SIDE, *PLATFORM, *PURE, "-m", QUICK], unsteady)
     except Missing as missing:
         print(f"test: {missing}", file=sys.stderr)
         return 2
