@@ -14,7 +14,6 @@ from yoco_platform.core.models import Cluster, Customer
 
 from .errors import IncidentUnknown, JobUnknown, MigrationUnknown
 from .models import (
-    AgentEvent,
     Generation,
     Incident,
     IncidentTransition,
@@ -185,12 +184,6 @@ def state_digests_of(viewer: Viewer, job_id: int, *, step: int | None = None) ->
 def job_transitions(viewer: Viewer, job_id: int) -> list[JobTransition]:
     """Every step of a job, oldest first."""
     return list(job_get(viewer, job_id).transitions.all())
-
-
-def events_of(viewer: Viewer, job_id: int, limit: int = 200) -> list[AgentEvent]:
-    """What agents reported about a job, newest first, refused reports included."""
-    job = job_get(viewer, job_id)
-    return list(job.agent_events.select_related("node").order_by("-received_at", "-pk")[:limit])
 
 
 def ranks_all_stopped(job_id: int) -> bool:
